@@ -1,0 +1,5 @@
+"""The command line: `python -m gridflow`."""
+
+from gridflow.cli.main import main
+
+main()

@@ -1,0 +1,203 @@
+"""What a person sees of a run while it goes on: a live table on a terminal, plain lines elsewhere.
+
+Both print the first task's output as it comes and say when a task's state changes.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import IO, Any
+
+import click
+
+from gridflow.run import Run
+from gridflow.state import RunStatus, TaskState, TaskStatus
+
+_POLL_SECONDS = 0.1
+_TAIL_BYTES = 4096
+# Colours, cursor movements: '\x1b[1m', '\x1b[?25l'
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
+
+
+def clean_line(text: str) -> str:
+    """Return a line of output as a terminal would leave it: after the last carriage return, without escapes."""
+    line = _ESCAPES.sub("", text).replace("\b", "").rstrip("\r\n")
+    return line.rpartition("\r")[2]
+
+
+def last_line(run: Run, task: str) -> str:
+    """Return the last line that a task has written, but for blank ones."""
+    try:
+        with run.log_file(task).open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - _TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        return ""
+    return next((text for line in reversed(lines) if (text := clean_line(line).strip())), "")
+
+
+def elapsed(task: TaskStatus, now: float) -> str:
+    """Return how long a task has run, such as `1:05`."""
+    if task.started is None:
+        return ""
+    seconds = int((task.ended or now) - task.started)
+    hours, rest = divmod(seconds, 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
+
+
+def describe(run: Run, status: RunStatus) -> str:
+    """Describe a run and its tasks in plain lines."""
+    now = time.time()
+    lines = [f"{status.run}  {status.state}" + (f"  {status.reason}" if status.reason else "")]
+    if status.tensorboard_url:
+        lines.append(f"TensorBoard: {status.tensorboard_url}")
+    for task in status.tasks:
+        detail = task.reason or last_line(run, task.task)
+        restarts = f"restarts {task.restarts}" if task.restarts else ""
+        lines.append(f"  {task.task:<14} {task.state:<10} {elapsed(task, now):>7}  {restarts}  {detail}".rstrip())
+    lines.append(f"files: {run.folder}")
+    return "\n".join(lines)
+
+
+class View(ABC):
+    """Follows one run."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._first_task = run.job.first_task
+        self._log: IO[bytes] | None = None
+        self._unfinished = b""
+        self._shown: dict[str, TaskState] = {}
+        self._url: str | None = None
+        self._restarts = 0
+
+    def __enter__(self) -> View:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._log:
+            self._log.close()
+
+    @abstractmethod
+    def say(self, text: str) -> None:
+        """Show a line."""
+
+    @abstractmethod
+    def update(self, status: RunStatus) -> None:
+        """Show the present status."""
+
+    def follow(self) -> RunStatus:
+        """Show the run until it has ended."""
+        self.say(f"run {self._run.id}: {', '.join(self._run.job.tasks)}")
+        while True:
+            status = self._run.status()
+            self._say_changes(status)
+            self._say_output()
+            self.update(status)
+            if status.state.is_ended:
+                self._say_end(status)
+                return status
+            time.sleep(_POLL_SECONDS)
+
+    def _say_changes(self, status: RunStatus) -> None:
+        if status.restarts > self._restarts:
+            self._restarts = status.restarts
+            self.say(f"restart {status.restarts} of {self._run.job.max_restarts}: {status.reason}")
+        for task in status.tasks:
+            if self._shown.get(task.task, TaskState.PENDING) != task.state:
+                self._shown[task.task] = task.state
+                self.say(f"{task.task} {task.state}" + (f": {task.reason}" if task.reason else ""))
+        if status.tensorboard_url and status.tensorboard_url != self._url:
+            self._url = status.tensorboard_url
+            self.say(f"TensorBoard: {self._url}")
+
+    def _say_output(self) -> None:
+        """Show what the first task has written since the last time."""
+        if self._log is None:
+            try:
+                self._log = self._run.log_file(self._first_task).open("rb")
+            except FileNotFoundError:
+                return
+        *lines, self._unfinished = (self._unfinished + self._log.read()).split(b"\n")
+        for line in lines:
+            if text := clean_line(line.decode(errors="replace")):
+                self.say(f"{self._first_task} | {text}")
+
+    def _say_end(self, status: RunStatus) -> None:
+        self.say(f"{status.state} after {(status.ended or 0) - (status.started or 0):.1f} s; files: {self._run.folder}")
+
+
+class QuietView(View):
+    """Shows nothing."""
+
+    def say(self, text: str) -> None:
+        """Show nothing."""
+
+    def update(self, status: RunStatus) -> None:
+        """Show nothing."""
+
+
+class PlainView(View):
+    """Prints lines, for pipes and files."""
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        click.echo(text)
+
+    def update(self, status: RunStatus) -> None:
+        """Print nothing: every change has had its line."""
+
+
+class LiveView(View):
+    """Keeps a table of tasks below the output, on a terminal."""
+
+    _COLOURS = {"running": "cyan", "succeeded": "green", "failed": "red", "stopped": "dim", "starting": "yellow"}
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        # Slow to import, and of no use to a pipe.
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = Console()
+        self._live = Live(console=self._console, refresh_per_second=8, transient=False)
+
+    def __enter__(self) -> View:
+        self._live.start()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._live.stop()
+        super().__exit__(*exception)
+
+    def say(self, text: str) -> None:
+        """Print a line above the table."""
+        self._console.print(text, markup=False, highlight=False)
+
+    def update(self, status: RunStatus) -> None:
+        """Draw the table anew."""
+        from rich.table import Table
+        from rich.text import Text
+
+        now = time.time()
+        table = Table(box=None, pad_edge=False, expand=True)
+        for title in ("task", "state", "time", "restarts"):
+            table.add_column(title, no_wrap=True)
+        table.add_column("last line", no_wrap=True, ratio=1)
+        for task in status.tasks:
+            state = Text(task.state.value, style=self._COLOURS.get(task.state, ""))
+            detail = Text(task.reason or last_line(self._run, task.task))
+            table.add_row(task.task, state, elapsed(task, now), str(task.restarts or ""), detail)
+        self._live.update(table)
+
+
+def open_view(run: Run, *, quiet: bool) -> View:
+    """Choose how to show a run here."""
+    if quiet:
+        return QuietView(run)
+    return LiveView(run) if sys.stdout.isatty() else PlainView(run)

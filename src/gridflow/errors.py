@@ -1,0 +1,100 @@
+"""Everything Gridflow raises on purpose.
+
+    GridflowError                   exit code
+    ├── UsageError                      2   the request itself is wrong
+    │   ├── JobError                        a job or one of its groups
+    │   └── SettingsError                   gridflow.toml, a flag or an environment variable
+    ├── TaskFailedError                 1   a task of the run failed
+    ├── TaskError                       1   inside a task: the agent or context cannot go on
+    ├── PlatformError                   3   the platform refused or cannot be reached
+    │   └── CommandError                    a command of the platform failed
+    ├── RendezvousError                 3   tasks could not find each other
+    │   └── AuthenticationError             the other side does not know the run's secret
+    ├── DeadlineError                   4   a wait took too long
+    └── RunCancelledError             130   the run was cancelled
+
+A message says what happened and with which value; `hint` says what to do about it. The command line prints both
+as one line and leaves with `exit_code`. Anything else that escapes is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class GridflowError(Exception):
+    """The base of all errors that Gridflow raises on purpose."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class UsageError(GridflowError):
+    """The request is wrong; nothing was started."""
+
+    exit_code = 2
+
+
+class JobError(UsageError):
+    """A job, a group or a resource is not possible as described."""
+
+
+class SettingsError(UsageError):
+    """A settings file, flag or environment variable is not valid."""
+
+
+class TaskFailedError(GridflowError):
+    """A task failed and the run with it."""
+
+    exit_code = 1
+
+
+class TaskError(GridflowError):
+    """Inside a task: what the agent or the context needs is not there."""
+
+    exit_code = 1
+
+
+class PlatformError(GridflowError):
+    """The platform refused the job or cannot be reached."""
+
+    exit_code = 3
+
+
+class CommandError(PlatformError):
+    """A command of the platform failed; the message shows all there is to know about it."""
+
+    def __init__(self, argv: Sequence[str], exit_code: int, stdout: str, stderr: str, *, hint: str = "") -> None:
+        output = "; ".join(
+            f"{name}: {text.strip()[-2000:]}" for name, text in (("stdout", stdout), ("stderr", stderr)) if text.strip()
+        )
+        super().__init__(f"`{' '.join(argv)}` ended with exit code {exit_code}; {output or 'no output'}", hint=hint)
+
+
+class RendezvousError(GridflowError):
+    """Tasks could not find each other."""
+
+    exit_code = 3
+
+
+class AuthenticationError(RendezvousError):
+    """The other side of a connection does not know the run's secret."""
+
+
+class DeadlineError(GridflowError):
+    """A wait took longer than its deadline."""
+
+    exit_code = 4
+
+
+class RunCancelledError(GridflowError):
+    """The run was cancelled before it ended."""
+
+    exit_code = 130

@@ -1,0 +1,220 @@
+"""What happens to a run's tasks: events in, instructions out. Pure: no processes, no sockets, no clock.
+
+A gang is all tasks of one run. Whoever runs the tasks (the local supervisor, the Spark driver) tells it what it sees
+and performs what it answers:
+
+    start, joined, failing, ended, cancel, tick   ─▶  Gang  ─▶   Launch, Stop, Finish
+
+The rules:
+- The deciding tasks are `chief` and `worker`. Where a chief drives parameter servers it decides alone: its workers
+  are servers that never end by themselves.
+- When the deciding tasks have succeeded the work is done: the evaluator may finish, then the services are stopped.
+- A deciding task that fails ends the attempt: all are stopped, then all start again, up to `max_restarts` times.
+- Any other task stands outside the synchronous step and starts again alone, as many times. `tensorboard` never fails
+  a run.
+- A port that somebody else took costs nobody a restart: ports are drawn anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gridflow.job import SERVICE_GROUPS, Job
+from gridflow.state import Exit, RunState, TaskState
+
+#: How often ports are drawn anew before a taken port counts as a failure.
+MAX_PORT_RETRIES = 5
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Start these tasks."""
+
+    tasks: tuple[str, ...]
+    #: A single task that comes back keeps its address: the others know it already.
+    keep_address: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Stop these tasks: politely first, by force after `stop_seconds`."""
+
+    tasks: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The run has ended and no task is left."""
+
+    state: RunState
+    reason: str = ""
+    task: str | None = None
+
+
+Instruction = Launch | Stop | Finish
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """Why the present attempt winds down, and what follows when its last task is gone."""
+
+    state: RunState
+    reason: str
+    task: str | None = None
+    port_taken: bool = False
+
+
+class Gang:
+    """The state machine of one run's tasks."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.restarts = 0
+        self.states: dict[str, TaskState] = dict.fromkeys(job.tasks, TaskState.PENDING)
+        self._lone_restarts: dict[str, int] = dict.fromkeys(job.tasks, 0)
+        self._port_retries = 0
+        self._ending: _Ending | None = None
+        self._awaited: dict[str, float] = {}
+        self._stopping: set[str] = set()
+        self._run_started = 0.0
+        self._work_done: float | None = None
+
+    def start(self, now: float) -> list[Instruction]:
+        """Begin the run."""
+        self._run_started = now
+        return [self._launch_all(now, reason="")]
+
+    def restarts_of(self, task: str) -> int:
+        """Return how often a task was started again, with the others or alone."""
+        return self.restarts + self._lone_restarts[task]
+
+    def joined(self, task: str) -> None:
+        """Note that a task has reported for work."""
+        self._awaited.pop(task, None)
+        self.states[task] = TaskState.RUNNING
+
+    def failing(self, task: str, reason: str, now: float) -> list[Instruction]:
+        """Take the first word that a task is failing; its end is reported by `ended`.
+
+        A program that raised is still tearing down while its peers already fail for lack of it, so the order in which
+        processes end does not tell who was first. This does.
+        """
+        if self._ending or task not in self._deciding_tasks():
+            return []
+        return self._wind_down(_Ending(RunState.FAILED, reason, task), now, spare=task)
+
+    def ended(self, task: str, exit_: Exit, now: float, *, reason: str = "", port_taken: bool = False) -> list[Instruction]:
+        """Take the end of a task's process."""
+        was_stopped = task in self._stopping
+        self._stopping.discard(task)
+        self._awaited.pop(task, None)
+        if exit_.is_success:
+            self.states[task] = TaskState.SUCCEEDED
+        elif was_stopped and not (self._ending and self._ending.task == task):
+            self.states[task] = TaskState.STOPPED
+        else:
+            self.states[task] = TaskState.FAILED
+            if not self._ending:
+                return self._failed(task, reason or f"{task} {exit_}", now, port_taken)
+        return self._proceed(now)
+
+    def cancel(self, reason: str, now: float) -> list[Instruction]:
+        """Stop everything on somebody's request."""
+        return self._wind_down(_Ending(RunState.CANCELLED, reason), now)
+
+    def tick(self, now: float) -> list[Instruction]:
+        """Look at the deadlines."""
+        timeouts = self.job.timeouts
+        if self._ending and self._ending.state is not RunState.FAILED:
+            return []
+        if timeouts.run_seconds is not None and now - self._run_started >= timeouts.run_seconds:
+            reason = f"the deadline of {timeouts.run_seconds:g} s passed while {_listed(self._live())} still ran"
+            return self._wind_down(_Ending(RunState.TIMED_OUT, reason), now)
+        if self._ending:
+            return []
+        missing = [task for task, since in self._awaited.items() if now - since >= timeouts.start_seconds]
+        if missing:
+            reason = f"{_listed(missing)} never joined within {timeouts.start_seconds:g} s"
+            return self._wind_down(_Ending(RunState.TIMED_OUT, reason, missing[0]), now)
+        return self._proceed(now)
+
+    # How a task's failure is taken
+
+    def _failed(self, task: str, reason: str, now: float, port_taken: bool) -> list[Instruction]:
+        group = task.partition("/")[0]
+        if group == "tensorboard" or (self._work_done is not None and group in SERVICE_GROUPS):
+            return self._proceed(now)
+        may_return_alone = task not in self._deciding_tasks() and not port_taken
+        if may_return_alone and self._lone_restarts[task] < self.job.max_restarts:
+            self._lone_restarts[task] += 1
+            self._awaited[task] = now
+            self.states[task] = TaskState.PENDING
+            return [Launch((task,), keep_address=True, reason=reason)]
+        return self._wind_down(_Ending(RunState.FAILED, reason, task, port_taken), now)
+
+    def _wind_down(self, ending: _Ending, now: float, spare: str | None = None) -> list[Instruction]:
+        """Stop all that lives; `spare` is ending by itself and should say so with its own exit code."""
+        self._ending = ending
+        return self._stop((task for task in self._live() if task != spare), ending.reason) or self._proceed(now)
+
+    def _stop(self, tasks: Iterable[str], reason: str) -> list[Instruction]:
+        fresh = tuple(task for task in tasks if task not in self._stopping)
+        self._stopping.update(fresh)
+        return [Stop(fresh, reason)] if fresh else []
+
+    # How a run goes on
+
+    def _proceed(self, now: float) -> list[Instruction]:
+        """Decide what comes next, now that something has ended or time has passed."""
+        live = self._live()
+        if self._ending:
+            return [] if live else self._conclude(self._ending, now)
+        if any(not self.states[task].is_ended for task in self._deciding_tasks()):
+            return []
+        if not live:
+            return [Finish(RunState.SUCCEEDED)]
+        if self._work_done is None:
+            self._work_done = now
+        evaluators = [task for task in live if task in self._tasks_of("evaluator")]
+        if evaluators and now - self._work_done < self.job.timeouts.evaluator_seconds:
+            return []
+        return self._stop(live, "training has ended")
+
+    def _conclude(self, ending: _Ending, now: float) -> list[Instruction]:
+        if ending.port_taken and self._port_retries < MAX_PORT_RETRIES:
+            self._port_retries += 1
+            return [self._launch_all(now, ending.reason)]
+        failed_deciding = ending.state is RunState.FAILED and ending.task in self._deciding_tasks()
+        if failed_deciding and self.restarts < self.job.max_restarts:
+            self.restarts += 1
+            return [self._launch_all(now, ending.reason)]
+        return [Finish(ending.state, ending.reason, ending.task)]
+
+    def _launch_all(self, now: float, reason: str) -> Launch:
+        self._ending = None
+        self._awaited = dict.fromkeys(self.job.tasks, now)
+        self._stopping.clear()
+        self._work_done = None
+        self.states = dict.fromkeys(self.job.tasks, TaskState.PENDING)
+        return Launch(self.job.tasks, reason=reason)
+
+    def _live(self) -> list[str]:
+        return [task for task, state in self.states.items() if not state.is_ended]
+
+    def _tasks_of(self, name: str) -> tuple[str, ...]:
+        group = self.job.group(name)
+        return group.tasks if group else ()
+
+    def _deciding_tasks(self) -> tuple[str, ...]:
+        chief = self._tasks_of("chief")
+        chief_decides_alone = chief and ("worker" in self.job.serve or self.job.group("ps"))
+        return chief if chief_decides_alone else chief + self._tasks_of("worker")
+
+
+def _listed(tasks: list[str], most: int = 5) -> str:
+    """Name tasks for people: `worker/0, worker/1 and 3 more`."""
+    named = ", ".join(tasks[:most])
+    return f"{named} and {len(tasks) - most} more" if len(tasks) > most else named

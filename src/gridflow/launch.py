@@ -1,0 +1,119 @@
+"""A job's whole life: described, checked, planned, recorded, submitted."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gridflow import settings
+from gridflow.errors import JobError
+from gridflow.job import Job
+from gridflow.platforms.base import load_platform
+from gridflow.run import Run
+from gridflow.store import create_run
+
+
+def launch(
+    program: str | os.PathLike[str] | Job | Callable[..., Any],
+    *,
+    workers: int | None = None,
+    ps: int | None = None,
+    chief: bool = False,
+    evaluator: bool = False,
+    data: int | None = None,
+    tensorboard: bool = False,
+    on: str = "local",
+    gpus: float | None = None,
+    gpu_memory_mb: int | None = None,
+    args: Sequence[Any] | Mapping[str, Any] = (),
+    max_restarts: int | None = None,
+    detach: bool = False,
+    job: Mapping[str, Any] | None = None,
+    **platform_options: Any,
+) -> Run:
+    """Run a program (a path, a Job, or a function) on a platform and return at once.
+
+    A function is called in every chief, worker and evaluator with `args`, positional or by name; `Run.result()`
+    returns what it returned in the first task. `job` holds further keys of a job file's `[job]` table. The run ends
+    with this process unless `detach` is set.
+    """
+    if not isinstance(program, Job):
+        per_task = {"gpus": gpus, "gpu_memory_mb": gpu_memory_mb}
+        table = {
+            **dict(job or {}),
+            "max_restarts": max_restarts,
+            **group_tables(workers, ps, chief, evaluator, data, tensorboard, per_task),
+        }
+        program = _describe(program, args, {key: value for key, value in table.items() if value is not None})
+    return submit(program, on, platform_options, attached=not detach)
+
+
+def submit(job: Job, on: str, options: Mapping[str, Any], *, attached: bool) -> Run:
+    """Submit a job to a platform and keep a record of the run."""
+    job.check_files()
+    platform = load_platform(on, options)
+    plan = platform.plan(job)
+    folder = create_run(settings.home(os.environ), job, on, options, now=time.time())
+    platform.submit(plan, folder, attached=attached)
+    return Run(folder, platform)
+
+
+def group_tables(
+    workers: int | None,
+    ps: int | None,
+    chief: bool,
+    evaluator: bool,
+    data: int | None,
+    tensorboard: bool,
+    per_training_task: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Turn counts, as flags and keywords give them, into the group tables of a job file."""
+    counts = {
+        "chief": 1 if chief else None,
+        "worker": workers,
+        "ps": ps,
+        "evaluator": 1 if evaluator else None,
+        "data": data,
+        "tensorboard": 1 if tensorboard else None,
+    }
+    tables: dict[str, Any] = {name: {"count": count} for name, count in counts.items() if count is not None}
+    wanted = {key: value for key, value in per_training_task.items() if value is not None}
+    if wanted and not tables.keys() & {"chief", "worker"}:
+        tables["worker"] = {}
+    for name in tables.keys() & {"chief", "worker"}:
+        tables[name] |= wanted
+    return tables
+
+
+def _describe(program: str | os.PathLike[str] | Callable[..., Any], args: Any, table: dict[str, Any]) -> Job:
+    table.setdefault("folder", os.getcwd())
+    if callable(program):
+        positional, named = ((), dict(args)) if isinstance(args, Mapping) else (tuple(args), {})
+        name = getattr(program, "__qualname__", type(program).__qualname__).replace("<lambda>", "function")
+        return Job.from_table({**table, "function": name}, _pickle_call(program, positional, named))
+    if isinstance(args, Mapping):
+        raise JobError(f"args = {args!r} for a program", hint="give a list of strings; names are for functions")
+    table["args"] = list(map(str, args))
+    path = os.fspath(program)
+    if path.endswith(".toml"):
+        return Job.from_file(Path(path), {key: value for key, value in table.items() if key != "folder" and value != []})
+    return Job.from_table({**table, "program": path})
+
+
+def _pickle_call(function: Callable[..., Any], positional: tuple[Any, ...], named: dict[str, Any]) -> bytes:
+    """Pickle a call together with the path on which its modules are found."""
+    import cloudpickle
+
+    try:
+        call = cloudpickle.dumps((function, positional, named))
+    except Exception as error:
+        raise JobError(
+            f"{function!r} or its arguments cannot be pickled: {error}",
+            hint="open files, locks and sessions inside the function",
+        ) from error
+    return pickle.dumps({"path": [os.path.abspath(entry) for entry in sys.path], "call": call})

@@ -1,0 +1,80 @@
+"""A program as a supervised child: its own session, watched through a pidfd, ended for certain."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gridflow.processes import send_signal
+from gridflow.state import Exit
+
+#: The file descriptor on which a program's runner reports, and the process that it must not outlive.
+REPORT_FD = "GRIDFLOW_REPORT_FD"
+PARENT_PID = "GRIDFLOW_PARENT_PID"
+
+
+class Child:
+    """A running program."""
+
+    def __init__(self, argv: Sequence[str], environment: Mapping[str, str], stop_seconds: float) -> None:
+        self._stop_seconds = stop_seconds
+        self._kill_at: float | None = None
+        self.report_fd, report_end = os.pipe()
+        os.set_blocking(self.report_fd, False)
+        self._unread = b""
+        try:
+            self._process = subprocess.Popen(
+                argv,
+                env={**environment, REPORT_FD: str(report_end), PARENT_PID: str(os.getpid())},
+                stdin=subprocess.DEVNULL,
+                pass_fds=(report_end,),
+                start_new_session=True,
+            )
+        except OSError:
+            os.close(self.report_fd)
+            raise
+        finally:
+            os.close(report_end)
+        self.exit_fd = os.pidfd_open(self._process.pid)
+
+    @property
+    def pid(self) -> int:
+        """The program's process id."""
+        return self._process.pid
+
+    def reports(self) -> list[dict[str, Any]]:
+        """Return what the program's runner has reported since the last call."""
+        try:
+            self._unread += os.read(self.report_fd, 1 << 20)
+        except BlockingIOError:
+            return []
+        *lines, self._unread = self._unread.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def stop(self) -> None:
+        """Ask the program to end; from now on it has `stop_seconds`."""
+        if self._kill_at is None:
+            self.expect_end()
+            send_signal(self._process.pid, signal.SIGTERM)
+
+    def expect_end(self) -> None:
+        """Give the program `stop_seconds` to end by itself."""
+        if self._kill_at is None:
+            self._kill_at = time.monotonic() + self._stop_seconds
+
+    def kill_if_overdue(self) -> None:
+        """Kill the program's whole process group if its time is up."""
+        if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def reap(self) -> Exit:
+        """Return how the program ended. To be called when `exit_fd` is readable."""
+        returncode = self._process.wait()
+        os.close(self.exit_fd)
+        os.close(self.report_fd)
+        return Exit.from_returncode(returncode)

@@ -1,0 +1,267 @@
+"""Makes Keras 3 train across workers: corrects its TensorFlow trainer where the running version is at fault.
+
+    install() ─> finder in sys.meta_path ─> the program imports keras ─> correct(), keras_saving.correct() ─> log line
+
+Keras 3's `fit`, `evaluate` and `predict` fail under MultiWorkerMirroredStrategy (keras#20585). Three functions of
+`keras/src/backend/tensorflow/trainer.py` are at fault:
+
+`_maybe_symbolic_build`  sends the first batch through `strategy.reduce` only to learn its shapes. Data is not
+                         something to average: take this worker's own part of the batch.
+`reduce_per_replica`     averages the logs of a step with `axis=0`, but they are scalars: `axis=None`.
+`_make_function`         with `steps_per_execution` above 1 runs the steps inside `tf.while_loop` and `tf.cond`, which
+                         fails with more than one device: run them one after the other.
+
+Each fault is looked for in the function itself, never concluded from a version number: a Keras that mended it is left
+as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.abc
+import json
+import logging
+import os
+import sys
+from types import CodeType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from gridflow.task import keras_saving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+SWITCH = "GRIDFLOW_KERAS_PATCH"
+_OFF = ("0", "off", "false")
+_TRAINER = "keras.src.backend.tensorflow.trainer"
+
+_log = logging.getLogger(__name__)
+
+
+def install(environ: Mapping[str, str] = os.environ) -> None:
+    """Arrange that Keras is corrected the moment the program imports it, if this is one of several workers."""
+    task = _worker_name(environ)
+    if task is None or environ.get(SWITCH, "").lower() in _OFF:
+        return
+    if "keras" in sys.modules:
+        _correct_imported(task)
+    else:
+        sys.meta_path.insert(0, _Finder(functools.partial(_correct_imported, task)))
+
+
+def correct(trainer_module: Any) -> list[str]:
+    """Correct the functions of Keras' TensorFlow trainer that show a fault, and return their names."""
+    trainer = trainer_module.TensorFlowTrainer
+    corrected = []
+    if _averages_the_first_batch(trainer_module):
+        trainer._maybe_symbolic_build = _build_from_local_batch(trainer_module)
+        corrected.append("_maybe_symbolic_build")
+    if _reduces_scalars_along_an_axis(trainer_module):
+        trainer_module.reduce_per_replica = _reduce_across_workers(trainer_module)
+        corrected.append("reduce_per_replica")
+    if _mentions(getattr(trainer, "_make_function", None), "while_loop"):
+        trainer._make_function = _make_function_of_single_steps(trainer_module)
+        corrected.append("_make_function")
+    return corrected
+
+
+def _worker_name(environ: Mapping[str, str]) -> str | None:
+    """Return this task's name, `worker-1`, if TF_CONFIG describes one of several workers."""
+    # {"cluster": {"chief": ["h0:1"], "worker": ["h1:1"]}, "task": {"type": "worker", "index": 0}}
+    try:
+        config = json.loads(environ.get("TF_CONFIG", "{}"))
+        cluster, task = config["cluster"], config["task"]
+        workers = len(cluster.get("chief", ())) + len(cluster.get("worker", ()))
+        return f"{task['type']}-{task['index']}" if workers > 1 else None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None  # TensorFlow itself reports a TF_CONFIG that it cannot read
+
+
+def _correct_imported(task: str) -> None:
+    trainer_module: Any = sys.modules.get(_TRAINER)
+    if trainer_module is None:
+        return  # Keras runs on something else than TensorFlow
+    corrected = correct(trainer_module) + keras_saving.correct(sys.modules, task)
+    if corrected:
+        # A warning reaches the task's log even where the program never configured logging.
+        _log.warning(
+            "gridflow corrected Keras %s for training across workers (keras#20585), which fails without: %s; "
+            "set %s=0 to leave Keras as it is",
+            getattr(sys.modules["keras"], "__version__", "3"),
+            ", ".join(corrected),
+            SWITCH,
+        )
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Waits for the import of `keras`, runs `after` when it is complete, and is gone."""
+
+    def __init__(self, after: Callable[[], None]) -> None:
+        self.after = after
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != "keras":
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(fullname, path, target)
+            if spec is not None and spec.loader is not None:
+                spec.loader = _Loader(spec.loader, self)
+                return spec
+        return None
+
+
+class _Loader(importlib.abc.Loader):
+    """Loads `keras` with the loader that would have loaded it anyway, and leaves no trace in the module."""
+
+    def __init__(self, original: importlib.abc.Loader, finder: _Finder) -> None:
+        self.original = original
+        self.finder = finder
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self.original.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self.original
+        module.__loader__ = self.original
+        # Found only once: a finder that only looked (importlib.util.find_spec) must not use this one up.
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(self.finder)
+        self.original.exec_module(module)
+        self.finder.after()
+
+    def __getattr__(self, name: str) -> Any:
+        # pkgutil and importlib.resources ask the loader of a spec for get_data, get_filename, ...
+        return getattr(self.original, name)
+
+
+class _AcrossWorkersError(Exception):
+    """Raised by a stand-in for a strategy: something asked for a reduction across workers."""
+
+
+def _averages_the_first_batch(trainer_module: Any) -> bool:
+    """Try `_maybe_symbolic_build` on a stand-in and see whether it reduces a batch across workers."""
+    build = getattr(trainer_module.TensorFlowTrainer, "_maybe_symbolic_build", None)
+    if build is None:
+        return False
+
+    def reduce(*_args: object, **_kwargs: object) -> None:
+        raise _AcrossWorkersError
+
+    strategy = SimpleNamespace(
+        reduce=reduce, scope=contextlib.nullcontext, experimental_local_results=lambda value: (value,)
+    )
+    model = SimpleNamespace(
+        _distribute_strategy=strategy, distribute_strategy=strategy, _symbolic_build=lambda **_batch: None
+    )
+    batch = (trainer_module.tf.distribute.DistributedValues(),)
+    try:
+        build(model, iterator=[(0, 0, iter([batch]))])
+    except _AcrossWorkersError:
+        return True
+    except (AttributeError, TypeError, ValueError):
+        return False  # not the function we know
+    return False
+
+
+def _reduces_scalars_along_an_axis(trainer_module: Any) -> bool:
+    """Try `reduce_per_replica` on a stand-in and see along which axis it reduces the mean of a scalar."""
+    axes = []
+
+    class Strategy(trainer_module.tf.distribute.MultiWorkerMirroredStrategy):  # type: ignore[misc]
+        extended = SimpleNamespace(_in_multi_worker_mode=lambda: True)
+
+        def __init__(self) -> None:
+            """Do not start a collective: this strategy only listens."""
+
+        def reduce(self, _operation: object, value: object, axis: object = None) -> object:
+            axes.append(axis)
+            return value
+
+    try:
+        # A Python number, since a tensor would start TensorFlow before the program could configure it.
+        trainer_module.reduce_per_replica(1.0, Strategy(), "mean")
+    except (AttributeError, TypeError, ValueError):
+        return False  # not the function we know
+    return any(axis is not None for axis in axes)
+
+
+def _mentions(function: Any, name: str) -> bool:
+    """Tell whether a function, or one defined inside it, uses a global or an attribute of this name."""
+    return any(name in code.co_names for code in _codes(getattr(function, "__code__", None)))
+
+
+def _codes(code: CodeType | None) -> Iterator[CodeType]:
+    if code is not None:
+        yield code
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                yield from _codes(constant)
+
+
+def _build_from_local_batch(trainer_module: Any) -> Callable[..., None]:
+    def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
+        if self._distribute_strategy is None:
+            return
+        strategy = self.distribute_strategy
+        if iterator is not None:
+            for _begin, _end, batches in iterator:
+                data_batch = trainer_module.tree.map_structure(
+                    lambda value: strategy.experimental_local_results(value)[0], next(batches)
+                )
+                break
+        with strategy.scope():
+            self._symbolic_build(data_batch=data_batch)
+
+    return _maybe_symbolic_build
+
+
+def _reduce_across_workers(trainer_module: Any) -> Callable[..., Any]:
+    original = trainer_module.reduce_per_replica
+
+    @functools.wraps(original)
+    def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
+        if reduction not in ("auto", "mean", "sum") or not _is_across_workers(trainer_module, strategy):
+            return original(values, strategy, reduction)
+        operation = "SUM" if reduction == "sum" else "MEAN"
+        return trainer_module.tree.map_structure(lambda value: strategy.reduce(operation, value, axis=None), values)
+
+    return reduce_per_replica
+
+
+def _make_function_of_single_steps(trainer_module: Any) -> Callable[..., Callable[..., Any]]:
+    original = trainer_module.TensorFlowTrainer._make_function
+    ends = (StopIteration, trainer_module.tf.errors.OutOfRangeError)
+
+    @functools.wraps(original)
+    def _make_function(self: Any, step_function: Any) -> Callable[..., Any]:
+        function: Callable[..., Any] = original(self, step_function)
+        if not _is_across_workers(trainer_module, self.distribute_strategy):
+            return function
+
+        def run_single_steps(iterator: Any) -> Any:
+            steps, self.steps_per_execution = self.steps_per_execution, 1
+            try:
+                outputs = function(iterator)
+                for _ in range(steps - 1):
+                    try:
+                        outputs = function(iterator)
+                    except ends:
+                        break  # the data ended within these steps; the next call says so
+                return outputs
+            finally:
+                self.steps_per_execution = steps
+
+        return run_single_steps
+
+    return _make_function
+
+
+def _is_across_workers(trainer_module: Any, strategy: Any) -> bool:
+    several_workers = trainer_module.tf.distribute.MultiWorkerMirroredStrategy
+    return isinstance(strategy, several_workers) and bool(strategy.extended._in_multi_worker_mode())

@@ -1,0 +1,134 @@
+"""The runner: turns into the user's program, as Python itself would have started it.
+
+    python -m gridflow.task.program script train.py --epochs 3
+                                    module package.train
+                                    function function.pickle result.pickle
+                                    command ./train.sh
+                                    server | data
+
+It dies with the agent, corrects Keras where that is needed, and tells the agent of an exception the moment it is
+raised: by the time TensorFlow has torn itself down, other tasks have failed for want of this one.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import json
+import os
+import pickle
+import runpy
+import sys
+import traceback
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gridflow import processes
+from gridflow.task import keras_multiworker
+from gridflow.task.child import PARENT_PID, REPORT_FD
+
+
+def run_script(target: str, arguments: Sequence[str]) -> None:
+    """Run a Python file as `python FILE` does."""
+    path = os.path.abspath(target)
+    sys.argv = [target, *arguments]
+    sys.path.insert(0, os.path.dirname(path))
+    main = types.ModuleType("__main__")
+    main.__file__ = path
+    main.__builtins__ = __builtins__  # type: ignore[attr-defined]
+    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
+    # Pickling, multiprocessing and typing look the program up by this name.
+    sys.modules["__main__"] = main
+    exec(compile(Path(path).read_bytes(), path, "exec"), main.__dict__)  # noqa: S102
+
+
+def run_module(target: str, arguments: Sequence[str]) -> None:
+    """Run a module as `python -m MODULE` does."""
+    sys.argv = [target, *arguments]
+    sys.path.insert(0, os.getcwd())
+    runpy.run_module(target, run_name="__main__", alter_sys=True)
+
+
+def run_function(target: str, arguments: Sequence[str]) -> None:
+    """Call a pickled function and keep what it returns or raises."""
+    import cloudpickle
+
+    from gridflow.store import write_whole
+
+    (result_file,) = arguments
+    call = pickle.loads(Path(target).read_bytes())  # noqa: S301 - written by this user's own launcher
+    sys.path[:] = [*call["path"], *(entry for entry in sys.path if entry not in call["path"])]
+    function, positional, named = pickle.loads(call["call"])  # noqa: S301
+    outcome: dict[str, object]
+    try:
+        outcome = {"result": function(*positional, **named)}
+    except BaseException as error:
+        outcome = {"traceback": traceback.format_exc(), "error": error}
+        raise
+    finally:
+        try:
+            content = cloudpickle.dumps(outcome)
+        except Exception as unpicklable:  # noqa: BLE001 - a user's object may raise anything when pickled
+            content = cloudpickle.dumps({"unpicklable": str(unpicklable), "traceback": outcome.get("traceback")})
+        write_whole(Path(result_file), content)
+
+
+def run_command(target: str, arguments: Sequence[str]) -> None:
+    """Become another program."""
+    path = os.path.abspath(target)
+    os.execv(path, [path, *arguments])  # noqa: S606 - that is what a command is
+
+
+def run_server(_target: str, _arguments: Sequence[str]) -> None:
+    """Be TensorFlow's standard server for this task."""
+    from gridflow.task import services
+
+    services.serve_tensorflow(os.environ)
+
+
+def run_data(_target: str, _arguments: Sequence[str]) -> None:
+    """Be a part of the tf.data service."""
+    from gridflow.task import services
+
+    services.serve_data(os.environ)
+
+
+RUNNERS: dict[str, Callable[[str, Sequence[str]], None]] = {
+    "script": run_script,
+    "module": run_module,
+    "function": run_function,
+    "command": run_command,
+    "server": run_server,
+    "data": run_data,
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run what the arguments name and report an exception that nobody caught."""
+    kind, target, *arguments = [*argv, ""] if len(argv) == 1 else argv
+    report_fd = int(os.environ.pop(REPORT_FD))
+    os.set_inheritable(report_fd, False)
+    processes.die_with_parent(int(os.environ.pop(PARENT_PID)))
+    keras_multiworker.install(os.environ)
+    try:
+        RUNNERS[kind](target, arguments)
+    except Exception as error:  # noqa: BLE001 - the root of the program
+        _report(error, report_fd)
+        return 1
+    return 0
+
+
+def _report(error: Exception, report_fd: int) -> None:
+    """Print the exception as Python would, without the runner's own frames, and tell the agent."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
+        frames = frames.tb_next
+    sys.excepthook(type(error), error.with_traceback(frames), frames)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    summary = "".join(traceback.format_exception_only(error)).strip()
+    os.write(report_fd, json.dumps({"type": "error", "error": summary[-4000:]}).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
