@@ -96,18 +96,20 @@ class Gang:
         self._awaited.pop(task, None)
         self.states[task] = TaskState.RUNNING
 
-    def failing(self, task: str, reason: str, now: float) -> list[Instruction]:
-        """Take the first word that a task is failing; its end is reported by `ended`.
+    def failing(self, task: str, how: str, now: float) -> list[Instruction]:
+        """Take the first word that a task is failing, and how; its end is reported by `ended`.
 
         A program that raised is still tearing down while its peers already fail for lack of it, so the order in which
         processes end does not tell who was first. This does.
         """
         if self._ending or task not in self._deciding_tasks():
             return []
-        return self._wind_down(_Ending(RunState.FAILED, reason, task), now, spare=task)
+        return self._wind_down(_Ending(RunState.FAILED, f"{task} {how}", task), now, spare=task)
 
-    def ended(self, task: str, exit_: Exit, now: float, *, reason: str = "", port_taken: bool = False) -> list[Instruction]:
-        """Take the end of a task's process."""
+    def ended(
+        self, task: str, exit_: Exit, now: float, *, how: str = "", port_taken: bool = False
+    ) -> list[Instruction]:
+        """Take the end of a task's process; `how` says it in words where more is known than its exit."""
         was_stopped = task in self._stopping
         self._stopping.discard(task)
         self._awaited.pop(task, None)
@@ -118,7 +120,7 @@ class Gang:
         else:
             self.states[task] = TaskState.FAILED
             if not self._ending:
-                return self._failed(task, reason or f"{task} {exit_}", now, port_taken)
+                return self._failed(task, f"{task} {how or exit_}", now, port_taken)
         return self._proceed(now)
 
     def cancel(self, reason: str, now: float) -> list[Instruction]:

@@ -1,9 +1,9 @@
 """What to run: a program, its groups of tasks and their resources. A job knows nothing of where it will run.
 
-    Job ── Program            a script, a module, a function or a command
-        ├─ Group("worker")    identical tasks, each with the same Resources
-        ├─ Group("ps") …
-        └─ Timeouts
+Job ── Program            a script, a module, a function or a command
+    ├─ Group("worker")    identical tasks, each with the same Resources
+    ├─ Group("ps") …
+    └─ Timeouts
 """
 
 from __future__ import annotations
@@ -196,10 +196,10 @@ class Job:
         for name in names:
             if names.count(name) > 1:
                 raise JobError(f"group {name!r} is given twice", hint="give it once, with the sum of the counts")
-        if not any(name in TRAINING_GROUPS for name in names):
-            raise JobError("the job has neither a chief nor workers", hint="give for example workers = 1")
         if "ps" in names and "worker" not in names:
             raise JobError("the job has ps tasks but no workers", hint="give for example workers = 1")
+        if not any(name in TRAINING_GROUPS for name in names):
+            raise JobError("the job has neither a chief nor workers", hint="give for example workers = 1")
         self._check_serve(names)
 
     def _check_serve(self, names: list[str]) -> None:

@@ -101,7 +101,9 @@ def _describe(program: str | os.PathLike[str] | Callable[..., Any], args: Any, t
     table["args"] = list(map(str, args))
     path = os.fspath(program)
     if path.endswith(".toml"):
-        return Job.from_file(Path(path), {key: value for key, value in table.items() if key != "folder" and value != []})
+        return Job.from_file(
+            Path(path), {key: value for key, value in table.items() if key != "folder" and value != []}
+        )
     return Job.from_table({**table, "program": path})
 
 

@@ -87,7 +87,9 @@ class Run:
         if status.state is not RunState.SUCCEEDED:
             error = self.failure(status)
             original = self._outcome(status.failed_task).get("error") if status.failed_task else None
-            raise original from error if isinstance(original, Exception) else error
+            if isinstance(original, Exception):
+                raise original from error
+            raise error
         outcome = self._outcome(self.job.first_task)
         if "unpicklable" in outcome:
             raise TaskFailedError(

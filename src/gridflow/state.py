@@ -83,8 +83,8 @@ class Exit:
 
     def __str__(self) -> str:
         if self.signal == "SIGKILL":
-            return "was killed by SIGKILL (by a person, or by the system when memory ran out)"
-        return f"was killed by {self.signal}" if self.signal else f"ended with exit code {self.code}"
+            return "killed by SIGKILL (by a person, or by the system when memory ran out)"
+        return f"killed by {self.signal}" if self.signal else f"exit code {self.code}"
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,9 @@ def parse_memory_mb(value: object, key: str) -> int:
     number, unit = _split_unit(value, default_unit="MB")
     factor = _MEMORY_UNITS_MB.get(unit.upper())
     if number is None or factor is None or number * factor < 1:
-        raise SettingsError(f"{key} = {value!r} is not an amount of memory", hint='write for example "512 MB" or "4 GB"')
+        raise SettingsError(
+            f"{key} = {value!r} is not an amount of memory", hint='write for example "512 MB" or "4 GB"'
+        )
     return int(number * factor)
 
 

@@ -40,9 +40,7 @@ def _examine() -> dict[str, Any]:
         "cpus": len(os.sched_getaffinity(0)),
         "home": str(home),
         "home_free_gb": round(shutil.disk_usage(_existing(home)).free / 2**30, 1),
-        "packages": [
-            {"package": name, "version": _version(name), "used_for": use} for name, use in _PACKAGES.items()
-        ],
+        "packages": [{"package": name, "version": _version(name), "used_for": use} for name, use in _PACKAGES.items()],
         "platforms": [_examine_platform(name) for name in PLATFORMS],
     }
 
@@ -88,7 +86,9 @@ def _describe(report: dict[str, Any]) -> str:
     ]
     for package in report["packages"]:
         mark = "✓" if package["version"] else "–"
-        lines.append(f"{mark} {package['package']:<14} {package['version'] or 'not installed':<16} {package['used_for']}")
+        lines.append(
+            f"{mark} {package['package']:<14} {package['version'] or 'not installed':<16} {package['used_for']}"
+        )
     for platform in report["platforms"]:
         verdict = "can be used" if platform["usable"] else "cannot be used yet"
         lines += ["", f"platform {platform['platform']} ({platform['description']}): {verdict}"]

@@ -60,7 +60,6 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
 
 def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options to a verb, which gets them as one `request`."""
-
     own_names = inspect.signature(function).parameters.keys() - {"request"}
 
     @functools.wraps(function)

@@ -111,7 +111,7 @@ class View(ABC):
         for task in status.tasks:
             if self._shown.get(task.task, TaskState.PENDING) != task.state:
                 self._shown[task.task] = task.state
-                self.say(f"{task.task} {task.state}" + (f": {task.reason}" if task.reason else ""))
+                self.say(f"{task.task} {task.state}" + (f" ({task.reason})" if task.reason else ""))
         if status.tensorboard_url and status.tensorboard_url != self._url:
             self._url = status.tensorboard_url
             self.say(f"TensorBoard: {self._url}")

@@ -134,7 +134,9 @@ class Local(Platform):
 
         has_tensorflow = find_spec("tensorflow") is not None
         return [
-            Finding("Linux", hasattr(os, "pidfd_open") and sys.platform == "linux", "process descriptors (5.3 or newer)"),
+            Finding(
+                "Linux", hasattr(os, "pidfd_open") and sys.platform == "linux", "process descriptors (5.3 or newer)"
+            ),
             Finding("tensorflow", has_tensorflow, "installed" if has_tensorflow else "pip install tensorflow"),
         ]
 

@@ -1,7 +1,7 @@
 """The process that watches over one run on this machine. All decisions are the gang's; this performs them.
 
-    agents' exits and messages, signals, the launcher's pipe, the clock ─▶ inbox ─▶ Gang ─▶ Launch, Stop, Finish
-                                                                            └▶ events.jsonl
+agents' exits and messages, signals, the launcher's pipe, the clock ─▶ inbox ─▶ Gang ─▶ Launch, Stop, Finish
+                                                                        └▶ events.jsonl
 """
 
 from __future__ import annotations
@@ -119,12 +119,12 @@ class Supervisor:
                     self._folder.append_event("tensorboard", url=f"http://127.0.0.1:{self._roster[task].port}/")
             case "error":
                 agent.error = message["error"]
-                return self._gang.failing(task, f"{task} failed: {agent.error}", now)
+                return self._gang.failing(task, f"failed: {agent.error}", now)
             case "ended":
                 agent.last_word = message
                 exit_ = Exit(message.get("exit_code"), message.get("signal"))
                 if not exit_.is_success and not message.get("port_taken"):
-                    return self._gang.failing(task, f"{task} {exit_}", now)
+                    return self._gang.failing(task, str(exit_), now)
         return []
 
     def _agent_ended(self, agent: _Agent, waited: float = 0.0) -> list[Instruction]:
@@ -143,25 +143,25 @@ class Supervisor:
             processes.kill_marked(*marks)
         word = agent.last_word or {}
         exit_ = Exit(word.get("exit_code"), word.get("signal")) if word else Exit.from_returncode(returncode)
-        reason = self._reason(agent, exit_)
+        how = self._how(agent, exit_)
         instructions = self._gang.ended(
-            agent.task, exit_, time.monotonic(), reason=reason, port_taken=bool(word.get("port_taken"))
+            agent.task, exit_, time.monotonic(), how=how, port_taken=bool(word.get("port_taken"))
         )
         state = self._gang.states[agent.task]
         if not state.is_ended:  # it comes back alone
             state = TaskState.FAILED
-        shown = "" if state is TaskState.SUCCEEDED else reason
-        if state is TaskState.STOPPED:
-            shown = f"stopped: {agent.stop_reason}"
-        self._task_event(agent.task, state, exit_code=exit_.code, signal=exit_.signal, reason=shown)
+        reasons = {TaskState.SUCCEEDED: "", TaskState.STOPPED: agent.stop_reason}
+        reason = reasons.get(state, how)
+        self._task_event(agent.task, state, exit_code=exit_.code, signal=exit_.signal, reason=reason)
         return instructions
 
-    def _reason(self, agent: _Agent, exit_: Exit) -> str:
+    def _how(self, agent: _Agent, exit_: Exit) -> str:
+        """Say how a task ended, to follow its name."""
         if agent.last_word is None:
-            return f"{agent.task}: its agent {exit_}"
+            return f"lost its agent, which {exit_}"
         if agent.last_word.get("reason"):
-            return f"{agent.task}: {agent.last_word['reason']}"
-        return f"{agent.task} failed: {agent.error}" if agent.error else f"{agent.task} {exit_}"
+            return str(agent.last_word["reason"])
+        return f"failed: {agent.error}" if agent.error else str(exit_)
 
     def _tick(self) -> list[Instruction]:
         now = time.monotonic()
@@ -216,9 +216,7 @@ class Supervisor:
             identity.RESTART: str(self._gang.restarts_of(task)),
             identity.PORT: str(port or ""),
         }
-        self._task_event(
-            task, TaskState.STARTING, host=socket.gethostname(), restarts=self._gang.restarts_of(task)
-        )
+        self._task_event(task, TaskState.STARTING, host=socket.gethostname(), restarts=self._gang.restarts_of(task))
         with self._folder.log_file(task).open("ab") as log:
             process = subprocess.Popen(
                 command.argv,

@@ -74,7 +74,7 @@ class Agent:
         variables = program_environment(self._job, self._folder, roster, self._identity.task)
         argv = program_command(self._job, self._folder, roster, self._identity.task)
         attempt = f", restart {self._identity.restart}" if self._identity.restart else ""
-        say(f"{self._identity.task} is {roster[self._identity.task]}{attempt}; starting {' '.join(argv[5:])}")
+        say(f"{self._identity.task} is {roster[self._identity.task]}{attempt}; starting {self._job.program.target}")
         return Child(argv, {**environ, **variables}, stop_seconds)
 
     def _watch(self, child: Child, client: Client) -> Exit:
