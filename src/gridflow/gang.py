@@ -104,7 +104,7 @@ class Gang:
         """
         if self._ending or task not in self._deciding_tasks():
             return []
-        return self._wind_down(_Ending(RunState.FAILED, f"{task} {how}", task), now, spare=task)
+        return self._wind_down(_Ending(RunState.FAILED, f"{task} failed: {how}", task), now, spare=task)
 
     def ended(
         self, task: str, exit_: Exit, now: float, *, how: str = "", port_taken: bool = False
@@ -120,7 +120,7 @@ class Gang:
         else:
             self.states[task] = TaskState.FAILED
             if not self._ending:
-                return self._failed(task, f"{task} {how or exit_}", now, port_taken)
+                return self._failed(task, f"{task} failed: {how or exit_}", now, port_taken)
         return self._proceed(now)
 
     def cancel(self, reason: str, now: float) -> list[Instruction]:

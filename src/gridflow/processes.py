@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from gridflow.errors import TaskError
@@ -96,7 +97,5 @@ def kill_marked(*marks: str, within_seconds: float = 10) -> list[int]:
 
 def send_signal(pid: int, signal_number: int) -> None:
     """Signal a process, or do nothing where it is gone already."""
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, signal_number)
-    except ProcessLookupError:
-        pass

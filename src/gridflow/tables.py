@@ -27,9 +27,7 @@ def parse_memory_mb(value: object, key: str) -> int:
     number, unit = _split_unit(value, default_unit="MB")
     factor = _MEMORY_UNITS_MB.get(unit.upper())
     if number is None or factor is None or number * factor < 1:
-        raise SettingsError(
-            f"{key} = {value!r} is not an amount of memory", hint='write for example "512 MB" or "4 GB"'
-        )
+        raise SettingsError(f"{key} = {value!r} is not an amount of memory", hint='write "512 MB" or "4 GB"')
     return int(number * factor)
 
 
@@ -38,7 +36,7 @@ def parse_duration_seconds(value: object, key: str) -> float:
     number, unit = _split_unit(value, default_unit="s")
     factor = _DURATION_UNITS_SECONDS.get(unit.lower())
     if number is None or factor is None or number <= 0:
-        raise SettingsError(f"{key} = {value!r} is not a duration", hint='write for example "90s", "10m" or "2h"')
+        raise SettingsError(f"{key} = {value!r} is not a duration", hint='write "90s", "10m" or "2h"')
     return number * factor
 
 

@@ -85,7 +85,7 @@ def _describe(report: dict[str, Any]) -> str:
         "",
     ]
     for package in report["packages"]:
-        mark = "✓" if package["version"] else "–"
+        mark = "✓" if package["version"] else "-"
         lines.append(
             f"{mark} {package['package']:<14} {package['version'] or 'not installed':<16} {package['used_for']}"
         )

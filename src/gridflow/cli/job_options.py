@@ -112,4 +112,4 @@ def _pairs(values: Sequence[str], flag: str) -> dict[str, str]:
     for value in values:
         if "=" not in value or value.startswith("="):
             raise SettingsError(f"{flag} {value!r} is not NAME=VALUE", hint=f"for example {flag} SEED=1")
-    return dict(value.split("=", 1) for value in values)  # type: ignore[misc]
+    return dict(value.split("=", 1) for value in values)

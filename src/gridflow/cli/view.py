@@ -10,7 +10,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import click
 
@@ -156,7 +156,13 @@ class PlainView(View):
 class LiveView(View):
     """Keeps a table of tasks below the output, on a terminal."""
 
-    _COLOURS = {"running": "cyan", "succeeded": "green", "failed": "red", "stopped": "dim", "starting": "yellow"}
+    _COLOURS: ClassVar = {
+        "running": "cyan",
+        "succeeded": "green",
+        "failed": "red",
+        "stopped": "dim",
+        "starting": "yellow",
+    }
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)

@@ -1,4 +1,4 @@
-"""This machine: every task is a process here, watched over by one supervisor process per run.
+"""The machine that you are on: every task is a process here, watched over by one supervisor process per run.
 
     gridflow run ─▶ supervisor ─▶ agent worker/0 ─▶ program
         (attached: a pipe)     ├▶ agent worker/1 ─▶ program

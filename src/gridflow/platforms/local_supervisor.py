@@ -119,7 +119,7 @@ class Supervisor:
                     self._folder.append_event("tensorboard", url=f"http://127.0.0.1:{self._roster[task].port}/")
             case "error":
                 agent.error = message["error"]
-                return self._gang.failing(task, f"failed: {agent.error}", now)
+                return self._gang.failing(task, agent.error, now)
             case "ended":
                 agent.last_word = message
                 exit_ = Exit(message.get("exit_code"), message.get("signal"))
@@ -156,12 +156,10 @@ class Supervisor:
         return instructions
 
     def _how(self, agent: _Agent, exit_: Exit) -> str:
-        """Say how a task ended, to follow its name."""
+        """Say how a task ended, in as much detail as is known."""
         if agent.last_word is None:
-            return f"lost its agent, which {exit_}"
-        if agent.last_word.get("reason"):
-            return str(agent.last_word["reason"])
-        return f"failed: {agent.error}" if agent.error else str(exit_)
+            return f"its agent is gone: {exit_}"
+        return str(agent.last_word.get("reason") or agent.error or exit_)
 
     def _tick(self) -> list[Instruction]:
         now = time.monotonic()

@@ -67,7 +67,7 @@ class Agent:
                 finally:
                     # Only this: the agent may be past its server's end, and nothing may outlive it.
                     self._sweep()
-                say(f"{task} {exit_}")
+                say(f"{task} has ended: {exit_}")
                 self._report_end(client, exit_, port)
 
     def _start(self, roster: Roster, environ: Mapping[str, str], stop_seconds: float) -> Child:
