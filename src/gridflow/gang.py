@@ -18,7 +18,7 @@ The rules:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gridflow.job import SERVICE_GROUPS, Job
 from gridflow.state import Exit, RunState, TaskState
@@ -113,10 +113,13 @@ class Gang:
         was_stopped = task in self._stopping
         self._stopping.discard(task)
         self._awaited.pop(task, None)
-        if exit_.is_success:
-            self.states[task] = TaskState.SUCCEEDED
-        elif was_stopped and not (self._ending and self._ending.task == task):
+        is_culprit = self._ending is not None and self._ending.task == task
+        if self._ending and is_culprit and port_taken:
+            self._ending = replace(self._ending, port_taken=True)
+        if was_stopped and not is_culprit:
             self.states[task] = TaskState.STOPPED
+        elif exit_.is_success:
+            self.states[task] = TaskState.SUCCEEDED
         else:
             self.states[task] = TaskState.FAILED
             if not self._ending:

@@ -47,6 +47,8 @@ _FRAME = struct.Struct(">I32s")
 _PLAIN = b"J"
 _COMPRESSED = b"Z"
 _COMPRESS_FROM_BYTES = 1024
+# of a roster of 10,000 tasks, level 6 saves another eighth at three times the time, in which the server does nothing else
+_COMPRESSION_LEVEL = 1
 _LABELS: dict[Side, bytes] = {"server": b"S", "client": b"C"}
 
 
@@ -65,7 +67,7 @@ def pack(message: Message) -> Payload:
             f"a message of {len(text):,} bytes is larger than the {MAX_MESSAGE_BYTES:,} bytes allowed",
             hint="write it to a file and send the file's path",
         )
-    data = _PLAIN + text if len(text) < _COMPRESS_FROM_BYTES else _COMPRESSED + zlib.compress(text)
+    data = _PLAIN + text if len(text) < _COMPRESS_FROM_BYTES else _COMPRESSED + zlib.compress(text, _COMPRESSION_LEVEL)
     return Payload(data, hashlib.sha256(data).digest())
 
 

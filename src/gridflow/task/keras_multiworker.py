@@ -11,8 +11,9 @@ Keras 3's `fit`, `evaluate` and `predict` fail under MultiWorkerMirroredStrategy
 `_make_function`         with `steps_per_execution` above 1 runs the steps inside `tf.while_loop` and `tf.cond`, which
                          fails with more than one device: run them one after the other.
 
-Each fault is looked for in the function itself, never concluded from a version number: a Keras that mended it is left
-as it is.
+Each fault is looked for in the function itself, never concluded from a version number, so a Keras that mended it is
+left as it is: `reduce_per_replica` is tried on a stand-in for a strategy; of the others, which cannot run without a
+cluster, the code is asked whether it uses what it must not.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 SWITCH = "GRIDFLOW_KERAS_PATCH"
 _OFF = ("0", "off", "false")
 _TRAINER = "keras.src.backend.tensorflow.trainer"
+# What the faulty functions use: `strategy.reduce(...)` on a batch of data, `tf.while_loop(...)` over steps.
+_AVERAGE = "reduce"
+_LOOP = "while_loop"
 
 _log = logging.getLogger(__name__)
 
@@ -56,13 +60,13 @@ def correct(trainer_module: Any) -> list[str]:
     """Correct the functions of Keras' TensorFlow trainer that show a fault, and return their names."""
     trainer = trainer_module.TensorFlowTrainer
     corrected = []
-    if _averages_the_first_batch(trainer_module):
+    if _mentions(getattr(trainer, "_maybe_symbolic_build", None), _AVERAGE):
         trainer._maybe_symbolic_build = _build_from_local_batch(trainer_module)
         corrected.append("_maybe_symbolic_build")
     if _reduces_scalars_along_an_axis(trainer_module):
         trainer_module.reduce_per_replica = _reduce_across_workers(trainer_module)
         corrected.append("reduce_per_replica")
-    if _mentions(getattr(trainer, "_make_function", None), "while_loop"):
+    if _mentions(getattr(trainer, "_make_function", None), _LOOP):
         trainer._make_function = _make_function_of_single_steps(trainer_module)
         corrected.append("_make_function")
     return corrected
@@ -140,35 +144,6 @@ class _Loader(importlib.abc.Loader):
         return getattr(self.original, name)
 
 
-class _AcrossWorkersError(Exception):
-    """Raised by a stand-in for a strategy: something asked for a reduction across workers."""
-
-
-def _averages_the_first_batch(trainer_module: Any) -> bool:
-    """Try `_maybe_symbolic_build` on a stand-in and see whether it reduces a batch across workers."""
-    build = getattr(trainer_module.TensorFlowTrainer, "_maybe_symbolic_build", None)
-    if build is None:
-        return False
-
-    def reduce(*_args: object, **_kwargs: object) -> None:
-        raise _AcrossWorkersError
-
-    strategy = SimpleNamespace(
-        reduce=reduce, scope=contextlib.nullcontext, experimental_local_results=lambda value: (value,)
-    )
-    model = SimpleNamespace(
-        _distribute_strategy=strategy, distribute_strategy=strategy, _symbolic_build=lambda **_batch: None
-    )
-    batch = (trainer_module.tf.distribute.DistributedValues(),)
-    try:
-        build(model, iterator=[(0, 0, iter([batch]))])
-    except _AcrossWorkersError:
-        return True
-    except (AttributeError, TypeError, ValueError):
-        return False  # not the function we know
-    return False
-
-
 def _reduces_scalars_along_an_axis(trainer_module: Any) -> bool:
     """Try `reduce_per_replica` on a stand-in and see along which axis it reduces the mean of a scalar."""
     axes = []
@@ -205,20 +180,31 @@ def _codes(code: CodeType | None) -> Iterator[CodeType]:
 
 
 def _build_from_local_batch(trainer_module: Any) -> Callable[..., None]:
-    def _maybe_symbolic_build(self: Any, iterator: Any = None, data_batch: Any = None) -> None:
-        if self._distribute_strategy is None:
-            return
-        strategy = self.distribute_strategy
-        if iterator is not None:
-            for _begin, _end, batches in iterator:
-                data_batch = trainer_module.tree.map_structure(
-                    lambda value: strategy.experimental_local_results(value)[0], next(batches)
-                )
-                break
-        with strategy.scope():
-            self._symbolic_build(data_batch=data_batch)
+    original = trainer_module.TensorFlowTrainer._maybe_symbolic_build
+
+    @functools.wraps(original)
+    def _maybe_symbolic_build(self: Any, *args: Any, **kwargs: Any) -> None:
+        strategy = self._distribute_strategy
+        if strategy is not None:
+            local = _Instead(strategy, **{_AVERAGE: functools.partial(_local_part, trainer_module, strategy)})
+            original(_Instead(self, distribute_strategy=local), *args, **kwargs)
 
     return _maybe_symbolic_build
+
+
+class _Instead:
+    """An object with some of its attributes replaced."""
+
+    def __init__(self, original: Any, **replaced: Any) -> None:
+        self.__dict__.update(replaced)
+        self._original = original
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+
+def _local_part(trainer_module: Any, strategy: Any, _operation: str, batch: Any, **_axis: None) -> Any:
+    return trainer_module.tree.map_structure(lambda value: strategy.experimental_local_results(value)[0], batch)
 
 
 def _reduce_across_workers(trainer_module: Any) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ killed while it saves leaves half a file behind, from which no restart can resum
 
 Whoever comes last wins, which is harmless: workers in step hold the same weights, and no worker can be an epoch ahead
 of another. `BackupAndRestore` also deletes its directory when training ends, while a slower worker may still save into
-it or delete it, too: whoever finds something gone does it again.
+it or delete it, too: whoever trips over another does it again.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 _SAVING = "keras.src.saving.saving_lib"
 _BACKUP = "keras.src.callbacks.backup_and_restore"
 _SAVED_AS_ONE_FILE = (".keras", ".h5")
-# How often a directory may vanish or fill under a worker's hands; it happens at most once per other worker.
+# How often a directory may come, go or fill under a worker's hands.
 _ATTEMPTS = 20
+_CHANGED_BY_OTHERS = (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY)
 
 
 def correct(modules: Mapping[str, ModuleType], task: str) -> list[str]:
@@ -81,7 +82,7 @@ def _among_others(method: Callable[..., None]) -> Callable[..., None]:
             try:
                 return method(self, *args, **kwargs)
             except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                if error.errno not in _CHANGED_BY_OTHERS:
                     raise
         return method(self, *args, **kwargs)
 
