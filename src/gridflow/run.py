@@ -54,7 +54,7 @@ class Run:
     @property
     def job(self) -> Job:
         """What is being run."""
-        return self._folder.job()
+        return self._folder.job
 
     @property
     def tensorboard_url(self) -> str | None:

@@ -144,11 +144,12 @@ def run_state(tasks: Iterable[TaskStatus]) -> RunState:
 
 def replay(run: str, platform: str, tasks: Sequence[str], events: Iterable[Mapping[str, Any]]) -> RunStatus:
     """Fold a run's events into its status."""
-    status = RunStatus(run, platform, RunState.PENDING, tuple(TaskStatus(task) for task in tasks))
+    status = RunStatus(run, platform, RunState.PENDING, ())
+    task_statuses = {task: TaskStatus(task) for task in tasks}
     for event in events:
         match event.get("event"):
-            case "task":
-                status = replace(status, tasks=tuple(_replay_task(task, event) for task in status.tasks))
+            case "task" if event["task"] in task_statuses:
+                task_statuses[event["task"]] = _replay_task(task_statuses[event["task"]], event)
             case "restart":
                 status = replace(status, restarts=event["restart"], reason=event["reason"])
             case "tensorboard":
@@ -156,7 +157,7 @@ def replay(run: str, platform: str, tasks: Sequence[str], events: Iterable[Mappi
             # The first end counts: a run cannot end twice.
             case "run" if not status.state.is_ended:
                 status = _replay_run(status, event)
-    return status
+    return replace(status, tasks=tuple(task_statuses.values()))
 
 
 def _replay_run(status: RunStatus, event: Mapping[str, Any]) -> RunStatus:
@@ -174,8 +175,6 @@ def _replay_run(status: RunStatus, event: Mapping[str, Any]) -> RunStatus:
 
 
 def _replay_task(status: TaskStatus, event: Mapping[str, Any]) -> TaskStatus:
-    if event["task"] != status.task:
-        return status
     state = TaskState(event["state"])
     if state is TaskState.STARTING:
         # A new attempt forgets how the last one ended.

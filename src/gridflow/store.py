@@ -20,6 +20,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,9 @@ class RunFolder:
         record: dict[str, Any] = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
         return record
 
+    @cached_property
     def job(self) -> Job:
-        """Read the job back."""
+        """The job, read back."""
         payload = self.function_file.read_bytes() if self.function_file.exists() else b""
         return Job.from_table(json.loads(self.job_file.read_text(encoding="utf-8")), payload)
 

@@ -97,7 +97,7 @@ class Local(Platform):
 
     def logs(self, folder: RunFolder, task: str, *, follow: bool) -> Iterator[str]:
         """Read the task's log file."""
-        folder.job().group_of(task)
+        folder.job.group_of(task)
         path = folder.log_file(task)
         position = 0
         while True:
@@ -116,7 +116,7 @@ class Local(Platform):
 
     def cancel(self, folder: RunFolder) -> None:
         """Ask the supervisor to stop the run; where it does not, end everything by force."""
-        deadline = time.monotonic() + folder.job().timeouts.stop_seconds + _EXTRA_STOP_SECONDS
+        deadline = time.monotonic() + folder.job.timeouts.stop_seconds + _EXTRA_STOP_SECONDS
         asked = False
         while not self.status(folder).state.is_ended:
             pid = self._supervisor_pid(folder)
@@ -141,7 +141,7 @@ class Local(Platform):
         ]
 
     def _replay(self, folder: RunFolder) -> RunStatus:
-        status = replay(folder.run, self.name, folder.job().tasks, folder.events())
+        status = replay(folder.run, self.name, folder.job.tasks, folder.events())
         if status.state.is_ended:
             self._reap(folder)
         return status

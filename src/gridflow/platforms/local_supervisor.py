@@ -54,7 +54,7 @@ class Supervisor:
     def __init__(self, folder: RunFolder, loop: asyncio.AbstractEventLoop) -> None:
         self._folder = folder
         self._loop = loop
-        self._job = folder.job()
+        self._job = folder.job
         self._secret = folder.secret()
         self._gang = Gang(self._job)
         self._commands = {command.task: command for command in Local({}).plan(self._job).commands}

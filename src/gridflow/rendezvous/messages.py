@@ -47,7 +47,7 @@ _FRAME = struct.Struct(">I32s")
 _PLAIN = b"J"
 _COMPRESSED = b"Z"
 _COMPRESS_FROM_BYTES = 1024
-# of a roster of 10,000 tasks, level 6 saves another eighth at three times the time, in which the server does nothing else
+# level 6 saves another eighth of a roster at three times the time, during which the server does nothing else
 _COMPRESSION_LEVEL = 1
 _LABELS: dict[Side, bytes] = {"server": b"S", "client": b"C"}
 

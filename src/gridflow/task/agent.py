@@ -168,7 +168,7 @@ def main() -> int:
         processes.adopt_orphans()
         identity = TaskIdentity.read(os.environ)
         folder = RunFolder(identity.run_dir)
-        Agent(identity, folder.job(), folder).run(os.environ)
+        Agent(identity, folder.job, folder).run(os.environ)
     except GridflowError as error:
         say(f"error: {error}")
         return error.exit_code
