@@ -76,6 +76,8 @@ class CommandError(PlatformError):
             f"{name}: {text.strip()[-2000:]}" for name, text in (("stdout", stdout), ("stderr", stderr)) if text.strip()
         )
         super().__init__(f"`{' '.join(argv)}` ended with exit code {exit_code}; {output or 'no output'}", hint=hint)
+        # Pickle makes an exception anew from these.
+        self.args = (argv, exit_code, stdout, stderr)
 
 
 class RendezvousError(GridflowError):

@@ -1,7 +1,8 @@
 """Linux processes: dying with a parent, adopting orphans, finding and ending what belongs to a run.
 
 Every process of a run carries `GRIDFLOW_RUN` and `GRIDFLOW_TASK` in its environment, and so do its descendants,
-whatever session or parent they move to. That makes them findable.
+whatever session or parent they move to. That makes them findable. One that has emptied its environment is found by
+its parent: whoever adopts orphans becomes that when all between them have ended.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def adopt_orphans() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def reap_adopted(own_children: set[int]) -> None:
+def reap_adopted(own_children: Collection[int]) -> None:
     """Bury adopted descendants that have died, so that no zombies gather; one's own are left to their owners."""
     try:
         while dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
@@ -56,12 +57,17 @@ def start_time(pid: int) -> str | None:
 
     A pid alone may be somebody else's by now; a pid with its start time is not.
     """
+    state, *fields = _stat(pid)
+    return None if state in "ZX" else fields[18]
+
+
+def _stat(pid: int | str) -> list[str]:
+    """Return what the kernel says of a process, from its state on: `['S', '1', …]`, parent second."""
     try:
         # '1234 (python3 (x)) S 1 ... ': the name may hold spaces and brackets, so split after the last one.
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
-        return None
-    return None if state in "ZX" else fields[18]
+        return ["X", "0"]
 
 
 def find(marks: Iterable[str]) -> list[int]:
@@ -81,11 +87,31 @@ def find(marks: Iterable[str]) -> list[int]:
     return found
 
 
-def kill_marked(*marks: str, within_seconds: float = 10) -> list[int]:
+def kill_marked(*marks: str) -> list[int]:
     """Kill every process whose environment holds all marks, until none is left; return what was killed."""
+    return _kill_all(lambda: find(marks))
+
+
+def kill_children(own_children: Collection[int] = ()) -> list[int]:
+    """Kill every child but one's own, and all that they leave behind in turn; return what was killed."""
+
+    def others() -> list[int]:
+        reap_adopted(own_children)
+        alive = [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and _is_living_child(entry)]
+        return [pid for pid in alive if pid not in own_children]
+
+    return _kill_all(others)
+
+
+def _is_living_child(pid: str) -> bool:
+    state, parent, *_ = _stat(pid)
+    return state not in "ZX" and int(parent) == os.getpid()
+
+
+def _kill_all(find_left: Callable[[], list[int]], within_seconds: float = 10) -> list[int]:
     killed: set[int] = set()
     deadline = time.monotonic() + within_seconds
-    while found := find(marks):
+    while found := find_left():
         for pid in found:
             send_signal(pid, signal.SIGKILL)
         killed.update(found)

@@ -16,6 +16,7 @@ from gridflow.store import RunFolder, find_run
 
 _POLL_SECONDS = 0.1
 _TAIL_LINES = 20
+_TAIL_CHARACTERS = 20_000
 
 
 class Run:
@@ -112,7 +113,9 @@ class Run:
 
     def tail(self, task: str, lines: int) -> str:
         """Return the last lines of a task's output."""
-        text = "".join(self.logs(task))
+        text = ""
+        for piece in self.logs(task):
+            text = (text + piece)[-_TAIL_CHARACTERS:]
         return "\n".join(text.rstrip().splitlines()[-lines:])
 
     def log_file(self, task: str) -> Path:

@@ -157,6 +157,11 @@ def replay(run: str, platform: str, tasks: Sequence[str], events: Iterable[Mappi
             # The first end counts: a run cannot end twice.
             case "run" if not status.state.is_ended:
                 status = _replay_run(status, event)
+    if status.state.is_ended:
+        # Whoever was to report the end of these was killed.
+        for task, last in task_statuses.items():
+            if not last.state.is_ended:
+                task_statuses[task] = replace(last, state=TaskState.STOPPED, reason=status.reason, ended=status.ended)
     return replace(status, tasks=tuple(task_statuses.values()))
 
 

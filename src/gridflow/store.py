@@ -24,7 +24,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gridflow.errors import UsageError
+from gridflow.errors import PlatformError, UsageError
 from gridflow.job import Job
 
 
@@ -82,14 +82,21 @@ class RunFolder:
 
     def record(self) -> dict[str, Any]:
         """Return what `run.json` says: run, name, platform, options, created."""
-        record: dict[str, Any] = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
-        return record
+        return self._read_table("run.json")
 
     @cached_property
     def job(self) -> Job:
         """The job, read back."""
         payload = self.function_file.read_bytes() if self.function_file.exists() else b""
-        return Job.from_table(json.loads(self.job_file.read_text(encoding="utf-8")), payload)
+        return Job.from_table(self._read_table(self.job_file.name), payload)
+
+    def _read_table(self, name: str) -> dict[str, Any]:
+        try:
+            return dict(json.loads((self.path / name).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise UsageError(
+                f"run {self.run} is damaged: {name} cannot be read ({error})", hint=f"remove {self.path}"
+            ) from error
 
     def secret(self) -> bytes:
         """Read the run's secret."""
@@ -101,9 +108,12 @@ class RunFolder:
 
     def append_event(self, event: str, **fields: Any) -> None:
         """Append one event, with the time."""
-        line = json.dumps({"time": time.time(), "event": event, **fields}) + "\n"
-        with self._events_file.open("ab", buffering=0) as file:
-            file.write(line.encode())
+        line = (json.dumps({"time": time.time(), "event": event, **fields}) + "\n").encode()
+        with self._events_file.open("ab+", buffering=0) as file:
+            # A line that a crash left torn must not take this one with it.
+            if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
+                line = b"\n" + line
+            file.write(line)
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Yield the events so far; a line that a crash left torn is skipped."""
@@ -132,11 +142,21 @@ def write_whole(path: Path, content: bytes) -> None:
 
 def create_run(home: Path, job: Job, platform: str, options: Mapping[str, Any], now: float) -> RunFolder:
     """Make the folder of a new run."""
+    try:
+        return _create_run(home, job, platform, options, now)
+    except OSError as error:
+        raise PlatformError(
+            f"no run can be kept in {home}: {error}", hint="set GRIDFLOW_HOME to a folder that you can write to"
+        ) from error
+
+
+def _create_run(home: Path, job: Job, platform: str, options: Mapping[str, Any], now: float) -> RunFolder:
+    (home / "runs").mkdir(parents=True, exist_ok=True)
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     while True:
-        stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
         folder = RunFolder(home / "runs" / f"{job.name}-{stamp}-{secrets.token_hex(2)}")
         try:
-            folder.path.mkdir(mode=0o700, parents=True)
+            folder.path.mkdir(mode=0o700)
             break
         except FileExistsError:
             continue
@@ -153,7 +173,14 @@ def create_run(home: Path, job: Job, platform: str, options: Mapping[str, Any], 
 def list_runs(home: Path) -> list[RunFolder]:
     """Return all runs, the oldest first."""
     folders = [RunFolder(path.parent) for path in (home / "runs").glob("*/run.json")]
-    return sorted(folders, key=lambda folder: float(folder.record()["created"]))
+    return sorted(folders, key=_created)
+
+
+def _created(folder: RunFolder) -> float:
+    try:
+        return float(folder.record()["created"])
+    except (UsageError, KeyError, TypeError):
+        return 0.0  # damaged, which is said when somebody asks for it
 
 
 def find_run(home: Path, run: str) -> RunFolder:

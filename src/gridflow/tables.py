@@ -7,6 +7,7 @@ an error that names key, value and remedy, and a key that nobody took is an erro
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ def parse_memory_mb(value: object, key: str) -> int:
     """Return megabytes for `4096`, `"512 MB"` or `"1.5 GB"`."""
     number, unit = _split_unit(value, default_unit="MB")
     factor = _MEMORY_UNITS_MB.get(unit.upper())
-    if number is None or factor is None or number * factor < 1:
+    if factor is None or not 1 <= number * factor < math.inf:
         raise SettingsError(f"{key} = {value!r} is not an amount of memory", hint='write "512 MB" or "4 GB"')
     return int(number * factor)
 
@@ -35,18 +36,17 @@ def parse_duration_seconds(value: object, key: str) -> float:
     """Return seconds for `90`, `"90s"`, `"10m"` or `"2h"`."""
     number, unit = _split_unit(value, default_unit="s")
     factor = _DURATION_UNITS_SECONDS.get(unit.lower())
-    if number is None or factor is None or number <= 0:
+    if factor is None or not 0 < number * factor < math.inf:
         raise SettingsError(f"{key} = {value!r} is not a duration", hint='write "90s", "10m" or "2h"')
     return number * factor
 
 
-def _split_unit(value: object, default_unit: str) -> tuple[float | None, str]:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None, ""
-    # '1.5 GB' -> ('1.5', 'GB')
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(value))
-    if match is None:
-        return None, ""
+def _split_unit(value: object, default_unit: str) -> tuple[float, str]:
+    """Split a number from its unit; what is neither a number nor has one is not a number."""
+    # '1.5 GB' -> ('1.5', 'GB'); Python itself writes '1e-05'
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*([A-Za-z]*)\s*", str(value))
+    if match is None or isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return math.nan, ""
     return float(match[1]), match[2] or default_unit
 
 
@@ -56,7 +56,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SettingsError(f"{path} does not exist", hint="check the path of the job file") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: neither UTF-8 nor TOML, or a number beyond Python's limits
         raise SettingsError(f"{path} cannot be read: {error}", hint="the job file must be valid TOML") from error
 
 
@@ -136,6 +136,5 @@ class Table:
         name = next(iter(self._left))
         close = difflib.get_close_matches(name, self._valid, n=1)
         guess = f"did you mean {close[0]!r}? " if close else ""
-        raise SettingsError(
-            f"{self.key(name)} is not a known key", hint=f"{guess}valid keys: {', '.join(sorted(self._valid))}"
-        )
+        valid = ", ".join(sorted(self._valid)) or "none"
+        raise SettingsError(f"{self.key(name)} is not a known key", hint=f"{guess}valid keys: {valid}")

@@ -9,6 +9,7 @@ import time
 import click
 
 from gridflow import settings
+from gridflow.errors import GridflowError
 from gridflow.run import Run
 from gridflow.store import list_runs
 
@@ -20,7 +21,11 @@ def command(as_json: bool) -> None:
     home = settings.home(os.environ)
     rows = []
     for folder in list_runs(home):
-        status = Run.find(home, folder.run).status()
+        try:
+            status = Run.find(home, folder.run).status()
+        except GridflowError as error:
+            click.echo(f"gridflow: {error}", err=True)
+            continue
         created = folder.record()["created"]
         rows.append({"run": folder.run, "state": status.state, "platform": status.platform, "created": created})
     if as_json:

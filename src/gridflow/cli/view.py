@@ -19,14 +19,16 @@ from gridflow.state import RunStatus, TaskState, TaskStatus
 
 _POLL_SECONDS = 0.1
 _TAIL_BYTES = 4096
-# Colours, cursor movements: '\x1b[1m', '\x1b[?25l'
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
+_PIECE_BYTES = 1 << 16
+# Colours, cursor movements, titles, resets: '\x1b[1m', '\x1b[?25l', '\x1b]0;title\x07', '\x1bc'
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])")
+_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
 
 def clean_line(text: str) -> str:
     """Return a line of output as a terminal would leave it: after the last carriage return, without escapes."""
-    line = _ESCAPES.sub("", text).replace("\b", "").rstrip("\r\n")
-    return line.rpartition("\r")[2]
+    line = _ESCAPES.sub("", text).rstrip("\r\n").rpartition("\r")[2]
+    return _CONTROLS.sub("", line)
 
 
 def last_line(run: Run, task: str) -> str:
@@ -97,8 +99,10 @@ class View(ABC):
         while True:
             status = self._run.status()
             self._say_changes(status)
-            self._say_output()
+            is_behind = self._say_output()
             self.update(status)
+            if is_behind:
+                continue
             if status.state.is_ended:
                 self._say_end(status)
                 return status
@@ -116,17 +120,21 @@ class View(ABC):
             self._url = status.tensorboard_url
             self.say(f"TensorBoard: {self._url}")
 
-    def _say_output(self) -> None:
-        """Show what the first task has written since the last time."""
+    def _say_output(self) -> bool:
+        """Show what the first task has written since the last time, or a part of it; return whether more is there."""
         if self._log is None:
             try:
                 self._log = self._run.log_file(self._first_task).open("rb")
             except FileNotFoundError:
-                return
-        *lines, self._unfinished = (self._unfinished + self._log.read()).split(b"\n")
+                return False
+        content = self._log.read(_PIECE_BYTES)
+        *lines, unfinished = (self._unfinished + content).split(b"\n")
+        # Of a line without an end, such as a progress bar that draws over itself, only the last part matters.
+        self._unfinished = unfinished[-_PIECE_BYTES:]
         for line in lines:
             if text := clean_line(line.decode(errors="replace")):
                 self.say(f"{self._first_task} | {text}")
+        return len(content) == _PIECE_BYTES
 
     def _say_end(self, status: RunStatus) -> None:
         self.say(f"{status.state} after {(status.ended or 0) - (status.started or 0):.1f} s; files: {self._run.folder}")
@@ -183,7 +191,7 @@ class LiveView(View):
 
     def say(self, text: str) -> None:
         """Print a line above the table."""
-        self._console.print(text, markup=False, highlight=False)
+        self._console.print(text, markup=False, highlight=False, emoji=False)
 
     def update(self, status: RunStatus) -> None:
         """Draw the table anew."""

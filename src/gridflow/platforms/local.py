@@ -10,6 +10,7 @@ that out, ends what is left and says so.
 
 from __future__ import annotations
 
+import codecs
 import os
 import signal
 import subprocess
@@ -31,6 +32,7 @@ _START_SECONDS = 30.0
 #: On top of a job's stop timeout: after that a supervisor that was asked to stop is killed.
 _EXTRA_STOP_SECONDS = 15.0
 _POLL_SECONDS = 0.05
+_LOG_PIECE_BYTES = 1 << 16
 
 
 class Local(Platform):
@@ -78,6 +80,7 @@ class Local(Platform):
         while self._supervisor_pid(folder) is None:
             if process.poll() is not None or time.monotonic() > deadline:
                 process.kill()
+                folder.append_event("run", state=RunState.FAILED, reason="the run's supervisor did not start")
                 said = folder.supervisor_log.read_text(errors="replace").strip()
                 raise PlatformError(f"the run's supervisor did not start: {said[-2000:] or 'it said nothing'}")
             time.sleep(_POLL_SECONDS / 5)
@@ -89,7 +92,7 @@ class Local(Platform):
             return status
         # It may have ended the run, and then itself, between the two looks.
         status = self._replay(folder)
-        if status.state.is_ended:
+        if status.state.is_ended or self._is_being_submitted(folder, status):
             return status
         processes.kill_marked(f"{identity.RUN}={folder.run}")
         folder.append_event("run", state=RunState.FAILED, reason="the run's supervisor process was killed")
@@ -100,17 +103,18 @@ class Local(Platform):
         folder.job.group_of(task)
         path = folder.log_file(task)
         position = 0
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         while True:
             # Asked first, so that nothing written before the end is missed.
             is_last = not follow or self.status(folder).state.is_ended
             if path.exists():
                 with path.open("rb") as file:
                     file.seek(position)
-                    content = file.read()
-                position += len(content)
-                if content:
-                    yield content.decode(errors="replace")
+                    while content := file.read(_LOG_PIECE_BYTES):
+                        yield decoder.decode(content)
+                    position = file.tell()
             if is_last:
+                yield decoder.decode(b"", final=True)
                 return
             time.sleep(_POLL_SECONDS * 4)
 
@@ -163,3 +167,7 @@ class Local(Platform):
 
     def _is_supervised(self, folder: RunFolder) -> bool:
         return self._supervisor_pid(folder) is not None
+
+    def _is_being_submitted(self, folder: RunFolder, status: RunStatus) -> bool:
+        """Say whether the supervisor may still be on its way."""
+        return status.state is RunState.PENDING and time.time() - folder.record()["created"] < _START_SECONDS

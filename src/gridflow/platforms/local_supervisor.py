@@ -85,6 +85,7 @@ class Supervisor:
             if self._server:
                 await self._server.stop()
             processes.kill_marked(f"{identity.RUN}={self._folder.run}")
+            processes.kill_children()
         finish = self._finish
         self._folder.append_event("run", state=finish.state, reason=finish.reason, task=finish.task)
 
@@ -141,6 +142,7 @@ class Supervisor:
             # It could not clean up after itself.
             marks = f"{identity.RUN}={self._folder.run}", f"{identity.TASK}={agent.task}"
             processes.kill_marked(*marks)
+            processes.kill_children(self._agent_pids())
         word = agent.last_word or {}
         exit_ = Exit(word.get("exit_code"), word.get("signal")) if word else Exit.from_returncode(returncode)
         how = self._how(agent, exit_)
@@ -158,19 +160,23 @@ class Supervisor:
     def _how(self, agent: _Agent, exit_: Exit) -> str:
         """Say how a task ended, in as much detail as is known."""
         if agent.last_word is None:
-            return f"its agent is gone: {exit_}"
+            return agent.error or f"its agent is gone: {exit_}"
         return str(agent.last_word.get("reason") or agent.error or exit_)
 
     def _tick(self) -> list[Instruction]:
         now = time.monotonic()
         for task in self._roster.lost(now):
             if task in self._agents and self._agents[task].kill_at is None:
+                self._agents[task].error = f"nothing was heard of its agent for {self._roster.lease_seconds:g} s"
                 self._kill(self._agents[task])
         for agent in self._agents.values():
             if agent.kill_at is not None and now >= agent.kill_at:
                 self._kill(agent)
-        processes.reap_adopted({agent.process.pid for agent in self._agents.values()})
+        processes.reap_adopted(self._agent_pids())
         return self._gang.tick(now)
+
+    def _agent_pids(self) -> set[int]:
+        return {agent.process.pid for agent in self._agents.values()}
 
     # What is done
 
@@ -213,6 +219,7 @@ class Supervisor:
             identity.RENDEZVOUS: str(self._server_address),
             identity.RESTART: str(self._gang.restarts_of(task)),
             identity.PORT: str(port or ""),
+            identity.PARENT_PID: str(os.getpid()),
         }
         self._task_event(task, TaskState.STARTING, host=socket.gethostname(), restarts=self._gang.restarts_of(task))
         with self._folder.log_file(task).open("ab") as log:

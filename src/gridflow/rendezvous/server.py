@@ -84,6 +84,7 @@ class Server:
         self._connections: set[_Connection] = set()
         self._strangers: dict[_Connection, float] = {}
         self._joined: dict[str, _Connection] = {}
+        self._welcome = pack({"type": "welcome", "lease_seconds": roster.lease_seconds})
         self._roster_payload: Payload | None = None
         self._has_warned = False
         self._is_stopping = False
@@ -222,7 +223,7 @@ class Server:
             raise RendezvousError(f"a connection began with {message['type']!r} instead of naming its task")
         self._roster.check_known(task)
         del self._strangers[connection]
-        connection.welcome(task, pack({"type": "welcome", "lease_seconds": self._roster.lease_seconds}))
+        connection.welcome(task, self._welcome)
 
     def _join(self, connection: _Connection, task: str, message: Message) -> Message:
         was_complete = self._roster.is_complete
@@ -262,6 +263,8 @@ class _Connection:
         self._server = server
         self._loop = loop
         self._socket = accepted
+        # asyncio formats whatever it does not know yet as text, which for a socket takes two system calls
+        self._descriptor = accepted.fileno()
         self._channel = channel
         self._limits = limits
         self._peer = peer
@@ -270,7 +273,7 @@ class _Connection:
         self._is_closed = False
         self._stall_timer: asyncio.TimerHandle | None = None
         self._hello_timer = loop.call_later(limits.hello_seconds, self._give_up, "did not prove the secret")
-        loop.add_reader(accepted, self._on_readable)
+        loop.add_reader(self._descriptor, self._on_readable)
         self._write(channel.hello)
 
     @property
@@ -310,7 +313,7 @@ class _Connection:
         if self._is_closing:
             return
         self._is_closing = True
-        self._loop.remove_reader(self._socket)
+        self._loop.remove_reader(self._descriptor)
         if not self._outbox:
             self.close()
 
@@ -322,8 +325,8 @@ class _Connection:
         self._hello_timer.cancel()
         if self._stall_timer is not None:
             self._stall_timer.cancel()
-        self._loop.remove_reader(self._socket)
-        self._loop.remove_writer(self._socket)
+        self._loop.remove_reader(self._descriptor)
+        self._loop.remove_writer(self._descriptor)
         self._socket.close()
         self._outbox.clear()
         self._server._on_close(self)
@@ -361,7 +364,7 @@ class _Connection:
             return
         self._send_queued()
         if self._outbox:
-            self._loop.add_writer(self._socket, self._on_writable)
+            self._loop.add_writer(self._descriptor, self._on_writable)
             reason = f"did not read what it was sent within {self._limits.send_seconds:g} s"
             self._stall_timer = self._loop.call_later(self._limits.send_seconds, self._give_up, reason)
 
@@ -369,7 +372,7 @@ class _Connection:
         self._send_queued()
         if self._outbox or self._is_closed:
             return
-        self._loop.remove_writer(self._socket)
+        self._loop.remove_writer(self._descriptor)
         if self._stall_timer is not None:
             self._stall_timer.cancel()
         if self._is_closing:

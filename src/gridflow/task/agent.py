@@ -94,6 +94,8 @@ class Agent:
                     child.stop()
                 if child.report_fd in ready:
                     self._forward_reports(child, client if connected else None)
+                    if child.is_silent:
+                        selector.unregister(child.report_fd)
                 if connected:
                     try:
                         if time.monotonic() >= next_heartbeat:
@@ -127,7 +129,7 @@ class Agent:
 
     def _sweep(self) -> None:
         marks = f"{names.RUN}={self._identity.run}", f"{names.TASK}={self._identity.task}"
-        killed = processes.kill_marked(*marks)
+        killed = processes.kill_marked(*marks) + processes.kill_children()
         if killed:
             say(f"killed {len(killed)} processes that {self._identity.task} left behind")
 
@@ -164,7 +166,7 @@ def _ignore(_number: int, _frame: FrameType | None) -> None:
 def main() -> int:
     """Run the agent of the task that the environment describes."""
     try:
-        processes.die_with_parent(os.getppid(), signal.SIGTERM)
+        processes.die_with_parent(int(os.environ.get(names.PARENT_PID) or os.getppid()), signal.SIGTERM)
         processes.adopt_orphans()
         identity = TaskIdentity.read(os.environ)
         folder = RunFolder(identity.run_dir)

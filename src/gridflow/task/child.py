@@ -12,10 +12,10 @@ from typing import Any
 
 from gridflow.processes import send_signal
 from gridflow.state import Exit
+from gridflow.task.identity import PARENT_PID
 
-#: The file descriptor on which a program's runner reports, and the process that it must not outlive.
+#: The file descriptor on which a program's runner reports.
 REPORT_FD = "GRIDFLOW_REPORT_FD"
-PARENT_PID = "GRIDFLOW_PARENT_PID"
 
 
 class Child:
@@ -27,6 +27,8 @@ class Child:
         self.report_fd, report_end = os.pipe()
         os.set_blocking(self.report_fd, False)
         self._unread = b""
+        #: Whether no more reports can come: another program has taken the runner's place.
+        self.is_silent = False
         try:
             self._process = subprocess.Popen(
                 argv,
@@ -50,9 +52,11 @@ class Child:
     def reports(self) -> list[dict[str, Any]]:
         """Return what the program's runner has reported since the last call."""
         try:
-            self._unread += os.read(self.report_fd, 1 << 20)
+            content = os.read(self.report_fd, 1 << 20)
         except BlockingIOError:
             return []
+        self.is_silent = not content
+        self._unread += content
         *lines, self._unread = self._unread.split(b"\n")
         return [json.loads(line) for line in lines]
 

@@ -18,6 +18,8 @@ RENDEZVOUS = "GRIDFLOW_RENDEZVOUS"
 HOST = "GRIDFLOW_HOST"
 #: The port to take; without it any free one is taken.
 PORT = "GRIDFLOW_PORT"
+#: The process that an agent, or a program, must not outlive; without it an agent goes by who its parent is.
+PARENT_PID = "GRIDFLOW_PARENT_PID"
 
 
 @dataclass(frozen=True)

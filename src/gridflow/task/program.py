@@ -25,7 +25,8 @@ from pathlib import Path
 
 from gridflow import processes
 from gridflow.task import keras_multiworker
-from gridflow.task.child import PARENT_PID, REPORT_FD
+from gridflow.task.child import REPORT_FD
+from gridflow.task.identity import PARENT_PID
 
 
 def run_script(target: str, arguments: Sequence[str]) -> None:
@@ -112,6 +113,10 @@ def main(argv: Sequence[str]) -> int:
     keras_multiworker.install(os.environ)
     try:
         RUNNERS[kind](target, arguments)
+    except SystemExit as stop:
+        if stop.code:
+            _tell(f"exit code {stop.code}" if isinstance(stop.code, int) else stop.code, report_fd)
+        raise
     except Exception as error:  # noqa: BLE001 - the root of the program
         _report(error, report_fd)
         return 1
@@ -126,8 +131,11 @@ def _report(error: Exception, report_fd: int) -> None:
     sys.excepthook(type(error), error.with_traceback(frames), frames)
     sys.stdout.flush()
     sys.stderr.flush()
-    summary = "".join(traceback.format_exception_only(error)).strip()
-    os.write(report_fd, json.dumps({"type": "error", "error": summary[-4000:]}).encode() + b"\n")
+    _tell("".join(traceback.format_exception_only(error)).strip(), report_fd)
+
+
+def _tell(error: str, report_fd: int) -> None:
+    os.write(report_fd, json.dumps({"type": "error", "error": error[-4000:]}).encode() + b"\n")
 
 
 if __name__ == "__main__":

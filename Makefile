@@ -1,0 +1,34 @@
+# Each target is one script of scripts/; CI runs the same ones.
+
+INSTALLED := .venv/.installed
+BENCH_ARGS ?= --quick
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check integration bench clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+setup: $(INSTALLED) ## Make .venv and install all that development needs (PYTHON=... chooses the interpreter)
+
+$(INSTALLED): pyproject.toml constraints.txt scripts/setup
+	@scripts/setup $@
+
+demo: setup ## Train the digits example on two workers of this machine
+	@scripts/demo
+
+test: setup ## Check, then run every test that needs no foreign server
+	@scripts/check
+	@scripts/test
+
+check: setup ## Lint, formatting, types and import direction
+	@scripts/check
+
+integration: setup ## Start the real systems and run the tests against them
+	@scripts/integration
+
+bench: setup ## Measure Gridflow against its peers (BENCH_ARGS=--quick)
+	@scripts/bench $(BENCH_ARGS)
+
+clean: ## Remove .venv and all that was built
+	@scripts/clean

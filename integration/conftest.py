@@ -1,0 +1,5 @@
+"""What the tests of all real systems share."""
+
+from __future__ import annotations
+
+pytest_plugins = ["tests.leaks"]
