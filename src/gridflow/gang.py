@@ -11,7 +11,7 @@ The rules:
 - When the deciding tasks have succeeded the work is done: the evaluator may finish, then the services are stopped.
 - A deciding task that fails ends the attempt: all are stopped, then all start again, up to `max_restarts` times.
 - Any other task stands outside the synchronous step and starts again alone, as many times. `tensorboard` never fails
-  a run.
+  a run. Until it has joined, though, all wait for it: then its failure ends the attempt like that of a deciding task.
 - A port that somebody else took costs nobody a restart: ports are drawn anew.
 """
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from gridflow.job import SERVICE_GROUPS, Job
+from gridflow.job import Job
 from gridflow.state import Exit, RunState, TaskState
 
 #: How often ports are drawn anew before a taken port counts as a failure.
@@ -78,6 +78,7 @@ class Gang:
         self._port_retries = 0
         self._ending: _Ending | None = None
         self._awaited: dict[str, float] = {}
+        self._joined: set[str] = set()
         self._stopping: set[str] = set()
         self._run_started = 0.0
         self._work_done: float | None = None
@@ -94,6 +95,7 @@ class Gang:
     def joined(self, task: str) -> None:
         """Note that a task has reported for work."""
         self._awaited.pop(task, None)
+        self._joined.add(task)
         self.states[task] = TaskState.RUNNING
 
     def failing(self, task: str, how: str, now: float) -> list[Instruction]:
@@ -150,15 +152,21 @@ class Gang:
 
     def _failed(self, task: str, reason: str, now: float, port_taken: bool) -> list[Instruction]:
         group = task.partition("/")[0]
-        if group == "tensorboard" or (self._work_done is not None and group in SERVICE_GROUPS):
+        if self._work_done is not None and group != "evaluator":
             return self._proceed(now)
-        may_return_alone = task not in self._deciding_tasks() and not port_taken
+        may_return_alone = not self._ends_attempt(task) and not port_taken
         if may_return_alone and self._lone_restarts[task] < self.job.max_restarts:
             self._lone_restarts[task] += 1
             self._awaited[task] = now
             self.states[task] = TaskState.PENDING
             return [Launch((task,), keep_address=True, reason=reason)]
+        if group == "tensorboard" and not self._ends_attempt(task):
+            return self._proceed(now)
         return self._wind_down(_Ending(RunState.FAILED, reason, task, port_taken), now)
+
+    def _ends_attempt(self, task: str | None) -> bool:
+        """Say whether nobody can go on without a task."""
+        return task in self._deciding_tasks() or task not in self._joined
 
     def _wind_down(self, ending: _Ending, now: float, spare: str | None = None) -> list[Instruction]:
         """Stop all that lives; `spare` is ending by itself and should say so with its own exit code."""
@@ -168,6 +176,8 @@ class Gang:
     def _stop(self, tasks: Iterable[str], reason: str) -> list[Instruction]:
         fresh = tuple(task for task in tasks if task not in self._stopping)
         self._stopping.update(fresh)
+        for task in fresh:
+            self._awaited.pop(task, None)
         return [Stop(fresh, reason)] if fresh else []
 
     # How a run goes on
@@ -189,11 +199,11 @@ class Gang:
         return self._stop(live, "training has ended")
 
     def _conclude(self, ending: _Ending, now: float) -> list[Instruction]:
-        if ending.port_taken and self._port_retries < MAX_PORT_RETRIES:
+        has_failed = ending.state is RunState.FAILED
+        if has_failed and ending.port_taken and self._port_retries < MAX_PORT_RETRIES:
             self._port_retries += 1
             return [self._launch_all(now, ending.reason)]
-        failed_deciding = ending.state is RunState.FAILED and ending.task in self._deciding_tasks()
-        if failed_deciding and self.restarts < self.job.max_restarts:
+        if has_failed and self._ends_attempt(ending.task) and self.restarts < self.job.max_restarts:
             self.restarts += 1
             return [self._launch_all(now, ending.reason)]
         return [Finish(ending.state, ending.reason, ending.task)]
@@ -201,6 +211,7 @@ class Gang:
     def _launch_all(self, now: float, reason: str) -> Launch:
         self._ending = None
         self._awaited = dict.fromkeys(self.job.tasks, now)
+        self._joined.clear()
         self._stopping.clear()
         self._work_done = None
         self.states = dict.fromkeys(self.job.tasks, TaskState.PENDING)

@@ -8,6 +8,8 @@ Job ── Program            a script, a module, a function or a command
 
 from __future__ import annotations
 
+import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,6 +30,8 @@ _SINGLE_GROUPS = ("chief", "evaluator", "tensorboard")
 #: Groups that never hold a GPU.
 _CPU_GROUPS = ("ps", "data", "tensorboard")
 
+_ADD_WORKERS = "add workers: --workers 1, or a [job.worker] table"
+
 
 @dataclass(frozen=True)
 class Resources:
@@ -40,9 +44,9 @@ class Resources:
 
     def __post_init__(self) -> None:
         for name, value in (("cpus", self.cpus), ("memory_mb", self.memory_mb), ("gpu_memory_mb", self.gpu_memory_mb)):
-            if value is not None and value <= 0:
+            if value is not None and not 0 < value < math.inf:
                 raise JobError(f"{name}={value} is not possible", hint="give a positive amount, or leave it out")
-        if self.gpus < 0:
+        if not 0 <= self.gpus < math.inf:
             raise JobError(f"gpus={self.gpus} is not possible", hint="give 0 or more")
         if self.gpu_memory_mb is not None and not self.gpus:
             raise JobError(f"gpu_memory_mb={self.gpu_memory_mb} without gpus", hint="say how many GPUs: gpus = 1")
@@ -101,6 +105,11 @@ class Program:
     #: The pickled call, where the program is a function.
     payload: bytes = b""
 
+    def __post_init__(self) -> None:
+        kinds = ("script", "module", "function", "command")
+        if self.kind not in kinds:
+            raise JobError(f"a program cannot be a {self.kind!r}", hint=f"valid kinds: {', '.join(kinds)}")
+
     @classmethod
     def from_path(cls, path: str) -> Program:
         """Take a path: Python runs `.py` files, anything else is executed as it is."""
@@ -142,6 +151,11 @@ class Timeouts:
     stop_seconds: float = 10
     #: How long the evaluator may go on after training has ended.
     evaluator_seconds: float = 600
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and not 0 < value < math.inf:
+                raise JobError(f"{name}={value} is not possible", hint="give a positive number of seconds")
 
     @classmethod
     def from_table(cls, table: Table) -> Timeouts:
@@ -197,9 +211,9 @@ class Job:
             if names.count(name) > 1:
                 raise JobError(f"group {name!r} is given twice", hint="give it once, with the sum of the counts")
         if "ps" in names and "worker" not in names:
-            raise JobError("the job has ps tasks but no workers", hint="give for example workers = 1")
+            raise JobError("the job has ps tasks but no workers", hint=_ADD_WORKERS)
         if not any(name in TRAINING_GROUPS for name in names):
-            raise JobError("the job has neither a chief nor workers", hint="give for example workers = 1")
+            raise JobError("the job has neither a chief nor workers", hint=_ADD_WORKERS)
         self._check_serve(names)
 
     def _check_serve(self, names: list[str]) -> None:
@@ -252,10 +266,12 @@ class Job:
             if group_table is not None:
                 groups.append(Group(name, group_table.integer("count", 1), Resources.from_table(group_table)))
                 group_table.close()
+        if not any(group.name in (*TRAINING_GROUPS, "ps") for group in groups):
+            groups.insert(0, Group("worker"))
         job = cls(
             name=table.text("name") or _name_from(program.stem),
             program=Program(program.kind, program.target, payload),
-            groups=tuple(groups) or (Group("worker"),),
+            groups=tuple(groups),
             args=table.strings("args"),
             env=table.mapping("env"),
             files=table.strings("files"),
@@ -290,6 +306,10 @@ class Job:
             path = Path(self.folder, self.program.target)
             if not path.is_file():
                 raise JobError(f"program {str(path)!r} does not exist", hint="check its path")
+            if self.program.kind == "command" and not os.access(path, os.X_OK):
+                raise JobError(f"program {str(path)!r} is not executable", hint="`chmod +x` it; Python runs *.py files")
+        if self.program.kind == "function" and not self.program.payload:
+            raise JobError(f"function {self.program.target!r} is only a name", hint="call gridflow.launch(function)")
         for name in self.files:
             if not Path(self.folder, name).exists():
                 raise JobError(f"files holds {name!r}, which does not exist in {self.folder}", hint="check its path")

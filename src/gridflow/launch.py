@@ -91,20 +91,21 @@ def group_tables(
 
 
 def _describe(program: str | os.PathLike[str] | Callable[..., Any], args: Any, table: dict[str, Any]) -> Job:
-    table.setdefault("folder", os.getcwd())
+    if isinstance(args, str):
+        raise JobError(f"args = {args!r} is one string", hint="give a list: one entry per argument")
     if callable(program):
         positional, named = ((), dict(args)) if isinstance(args, Mapping) else (tuple(args), {})
         name = getattr(program, "__qualname__", type(program).__qualname__).replace("<lambda>", "function")
-        return Job.from_table({**table, "function": name}, _pickle_call(program, positional, named))
+        call = _pickle_call(program, positional, named)
+        return Job.from_table({"folder": os.getcwd(), **table, "function": name}, call)
     if isinstance(args, Mapping):
         raise JobError(f"args = {args!r} for a program", hint="give a list of strings; names are for functions")
-    table["args"] = list(map(str, args))
+    if args:
+        table["args"] = list(map(str, args))
     path = os.fspath(program)
     if path.endswith(".toml"):
-        return Job.from_file(
-            Path(path), {key: value for key, value in table.items() if key != "folder" and value != []}
-        )
-    return Job.from_table({**table, "program": path})
+        return Job.from_file(Path(path), table)
+    return Job.from_table({"folder": os.getcwd(), **table, "program": path})
 
 
 def _pickle_call(function: Callable[..., Any], positional: tuple[Any, ...], named: dict[str, Any]) -> bytes:

@@ -108,6 +108,9 @@ class Run:
     def _evidence(self, status: RunStatus) -> str:
         if status.failed_task is None:
             return ""
+        traceback = self._outcome(status.failed_task).get("traceback")
+        if traceback:
+            return f"\n--- what {status.failed_task} raised:\n{traceback.rstrip()}"
         tail = self.tail(status.failed_task, _TAIL_LINES)
         return f"\n--- the end of {self.log_file(status.failed_task)}:\n{tail}" if tail else ""
 
@@ -134,5 +137,8 @@ class Run:
         path = self._folder.result_file(task)
         if not path.exists():
             return {}
-        outcome: dict[str, Any] = pickle.loads(path.read_bytes())  # noqa: S301 - from this user's own run folder
+        try:
+            outcome: dict[str, Any] = pickle.loads(path.read_bytes())  # noqa: S301 - from this user's own run folder
+        except Exception as error:  # noqa: BLE001 - a user's object may raise anything when unpickled
+            return {"unpicklable": str(error)}
         return outcome

@@ -30,9 +30,9 @@ class Settings:
     def from_file(cls, path: Path, known_platforms: tuple[str, ...]) -> Settings:
         """Read a job file's `[platform.NAME]` tables; any table but `[job]` and those is an error."""
         values = read_toml(path)
-        values.pop("job", None)
         table = Table(values, path.name)
         platforms = values.get("platform", {})
+        table.table("job")
         table.table("platform")
         table.close()
         for name, options in platforms.items():

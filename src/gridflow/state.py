@@ -123,7 +123,7 @@ class RunStatus:
     ended: float | None = None
 
     def __getitem__(self, task: str) -> TaskStatus:
-        return next(status for status in self.tasks if status.task == task)
+        return {status.task: status for status in self.tasks}[task]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the documented JSON object."""
@@ -151,7 +151,7 @@ def replay(run: str, platform: str, tasks: Sequence[str], events: Iterable[Mappi
             case "task" if event["task"] in task_statuses:
                 task_statuses[event["task"]] = _replay_task(task_statuses[event["task"]], event)
             case "restart":
-                status = replace(status, restarts=event["restart"], reason=event["reason"])
+                status = replace(status, restarts=event["restart"], reason=event["reason"], tensorboard_url=None)
             case "tensorboard":
                 status = replace(status, tensorboard_url=event["url"])
             # The first end counts: a run cannot end twice.

@@ -135,9 +135,13 @@ class RunFolder:
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file aside and rename it, so that a reader sees all of it or none."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-    aside.replace(path)
+    try:
+        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
+        aside.replace(path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
 
 
 def create_run(home: Path, job: Job, platform: str, options: Mapping[str, Any], now: float) -> RunFolder:

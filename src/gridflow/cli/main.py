@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import io
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -53,6 +55,9 @@ def gridflow() -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A program's output may hold what this terminal's encoding cannot.
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(_invoke(argv))
 
 
@@ -67,8 +72,7 @@ def _invoke(argv: Sequence[str] | None) -> int:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return 130
-    except BrokenPipeError:
-        # Whoever read our output has left, as in `gridflow logs … | head`.
-        sys.stderr.close()
-        return 0
+    except SystemExit:
+        # Click's way to say that whoever read our output has left, as in `gridflow logs … | head`.
+        return 128 + signal.SIGPIPE
     return result if isinstance(result, int) else 0

@@ -143,6 +143,9 @@ class View(ABC):
 class QuietView(View):
     """Shows nothing."""
 
+    def _say_output(self) -> bool:
+        return False
+
     def say(self, text: str) -> None:
         """Show nothing."""
 

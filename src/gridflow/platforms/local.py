@@ -77,8 +77,12 @@ class Local(Platform):
             )
         self._supervisors[folder.run] = process
         deadline = time.monotonic() + _START_SECONDS
-        while self._supervisor_pid(folder) is None:
-            if process.poll() is not None or time.monotonic() > deadline:
+        while True:
+            # Asked first: it may have reported, and even ended the run, before it went.
+            is_gone = process.poll() is not None
+            if self._supervisor_event(folder) is not None:
+                return
+            if is_gone or time.monotonic() > deadline:
                 process.kill()
                 folder.append_event("run", state=RunState.FAILED, reason="the run's supervisor did not start")
                 said = folder.supervisor_log.read_text(errors="replace").strip()
@@ -159,11 +163,13 @@ class Local(Platform):
 
     def _supervisor_pid(self, folder: RunFolder) -> int | None:
         """Return the supervisor's pid if it lives."""
-        for event in folder.events():
-            if event.get("event") == "supervisor":
-                pid: int = event["pid"]
-                return pid if processes.start_time(pid) == event["start_time"] else None
-        return None
+        event = self._supervisor_event(folder) or {}
+        pid: int | None = event.get("pid")
+        return pid if pid is not None and processes.start_time(pid) == event["start_time"] else None
+
+    def _supervisor_event(self, folder: RunFolder) -> dict[str, Any] | None:
+        """Return what the supervisor wrote first, with its pid; None where it has not yet."""
+        return next((event for event in folder.events() if event.get("event") == "supervisor"), None)
 
     def _is_supervised(self, folder: RunFolder) -> bool:
         return self._supervisor_pid(folder) is not None

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 2.0
 _SEND_SECONDS = 30.0
+_CLOSE_SECONDS = 1.0
 _READ_BYTES = 256 * 1024
 
 
@@ -201,8 +202,19 @@ class Client:
         )
 
     def close(self) -> None:
-        """Close the connection, which tells the server that this task is gone."""
-        self._socket.close()
+        """Close the connection, which tells the server that this task is gone, after all that it reported."""
+        deadline = self._clock() + _CLOSE_SECONDS
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+            # closing with something unread would reset the connection and lose what is still on its way to the server
+            self._socket.settimeout(_until(deadline, self._clock))
+            while self._socket.recv(_READ_BYTES) and self._clock() < deadline:
+                pass
+        except OSError:
+            # the server is gone or stuck, or this is the second call: nothing more can be done for the last words
+            pass
+        finally:
+            self._socket.close()
 
     def __enter__(self) -> Client:
         return self

@@ -52,6 +52,12 @@ _COMPRESSION_LEVEL = 1
 _LABELS: dict[Side, bytes] = {"server": b"S", "client": b"C"}
 
 
+def check_secret(secret: bytes) -> None:
+    """Refuse a secret that everybody knows."""
+    if not secret:
+        raise RendezvousError("the run's secret is empty", hint="give both sides the same random bytes")
+
+
 class Payload(NamedTuple):
     """A message ready to be sent on any number of channels."""
 
@@ -97,8 +103,7 @@ class Channel:
     """
 
     def __init__(self, side: Side, secret: bytes, nonce: bytes, *, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
-        if not secret:
-            raise RendezvousError("the run's secret is empty", hint="give both sides the same random bytes")
+        check_secret(secret)
         self.hello = _HELLO.pack(MAGIC, VERSION, nonce)
         self._side = side
         self._secret = secret

@@ -22,13 +22,13 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from gridflow.errors import RendezvousError
-from gridflow.rendezvous.messages import MAX_MESSAGE_BYTES, NONCE_BYTES, Channel, Message, Payload, pack
+from gridflow.rendezvous.messages import MAX_MESSAGE_BYTES, NONCE_BYTES, Channel, Message, Payload, check_secret, pack
 from gridflow.rendezvous.roster import NAMES_SHOWN, Address, Roster
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _LISTEN_BACKLOG = 4096
 _ACCEPTS_PER_TURN = 64
@@ -74,6 +74,7 @@ class Server:
         clock: Callable[[], float] = time.monotonic,
         limits: Limits | None = None,
     ) -> None:
+        check_secret(secret)
         self._roster = roster
         self._secret = secret
         self._on_event = on_event
@@ -145,7 +146,7 @@ class Server:
                 return
             except OSError as error:
                 # a level-triggered listener would fire again at once, without end
-                _log.warning("cannot accept connections: %s; pausing", error)
+                _logger.warning("cannot accept connections: %s; pausing", error)
                 self._loop.remove_reader(listener)
                 pause = self._limits.accept_pause_seconds
                 self._accept_timer = self._loop.call_later(
@@ -178,17 +179,17 @@ class Server:
             self._on_error(connection, error)
             return
         if event is not None and connection.task is not None:
-            self._on_event(connection.task, event)
+            self._report(connection.task, event)
 
     def _on_error(self, connection: _Connection, error: RendezvousError) -> None:
         """Part with a connection that broke the rules."""
         if connection.task is None and self._has_warned:
-            _log.debug("refused %s: %s", connection.name, error)
+            _logger.debug("refused %s: %s", connection.name, error)
         elif connection.task is None:
             self._has_warned = True
-            _log.warning("refused %s: %s; further strangers are logged as debug messages", connection.name, error)
+            _logger.warning("refused %s: %s; further strangers are logged as debug messages", connection.name, error)
         else:
-            _log.warning("refused %s: %s", connection.name, error)
+            _logger.warning("refused %s: %s", connection.name, error)
         connection.refuse(str(error))
 
     def _on_close(self, connection: _Connection) -> None:
@@ -201,7 +202,14 @@ class Server:
         if task is not None and self._joined.get(task) is connection:
             del self._joined[task]
             if not self._is_stopping:
-                self._on_event(task, {"type": "gone"})
+                self._report(task, {"type": "gone"})
+
+    def _report(self, task: str, event: Message) -> None:
+        try:
+            self._on_event(task, event)
+        except Exception:
+            # this is a root: the loop called us, and the messages that follow must not be lost
+            _logger.exception("the event %r of %s was not handled", event["type"], task)
 
     def _react(self, connection: _Connection, message: Message) -> Message | None:
         if connection.task is None:
@@ -269,6 +277,7 @@ class _Connection:
         self._limits = limits
         self._peer = peer
         self._outbox: deque[bytes | memoryview] = deque()
+        self._is_mute = False
         self._is_closing = False
         self._is_closed = False
         self._stall_timer: asyncio.TimerHandle | None = None
@@ -294,7 +303,7 @@ class _Connection:
 
     def send(self, payload: Payload) -> None:
         """Send a message as soon as the peer reads; a peer that lets too many of them pile up is dropped."""
-        if self._is_closing:
+        if self._is_closing or self._is_mute:
             return
         if len(self._outbox) >= 2 * self._limits.unsent_messages:
             # not at once: whoever sends may not expect the event that follows
@@ -334,13 +343,13 @@ class _Connection:
     def _give_up(self, reason: str) -> None:
         if not self._is_closed:
             level = logging.DEBUG if self.task is None else logging.WARNING
-            _log.log(level, "closed the connection of %s: it %s", self.name, reason)
+            _logger.log(level, "closed the connection of %s: it %s", self.name, reason)
             self.close()
 
     def _on_readable(self) -> None:
         try:
             data = self._socket.recv(_READ_BYTES)
-        except (BlockingIOError, InterruptedError):
+        except BlockingIOError:
             return
         except OSError:
             data = b""
@@ -370,7 +379,7 @@ class _Connection:
 
     def _on_writable(self) -> None:
         self._send_queued()
-        if self._outbox or self._is_closed:
+        if self._outbox:
             return
         self._loop.remove_writer(self._descriptor)
         if self._stall_timer is not None:
@@ -382,10 +391,12 @@ class _Connection:
         while self._outbox:
             try:
                 sent = self._socket.sendmsg(list(islice(self._outbox, _BUFFERS_PER_SEND)))
-            except (BlockingIOError, InterruptedError):
+            except BlockingIOError:
                 return
-            except OSError as error:
-                self._loop.call_soon(self._give_up, f"is gone: {error.strerror}")
+            except OSError:
+                # the peer has left, but maybe not without a last word: the reader takes that, then finds the end
+                self._is_mute = True
+                self._outbox.clear()
                 return
             while sent:
                 head = self._outbox[0]

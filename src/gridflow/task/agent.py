@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from types import FrameType
 
 from gridflow import processes
@@ -64,6 +65,7 @@ class Agent:
                 try:
                     client.send({"type": "running", "pid": child.pid})
                     exit_ = self._watch(child, client)
+                    self._report_failure(client, exit_)
                 finally:
                     # Only this: the agent may be past its server's end, and nothing may outlive it.
                     self._sweep()
@@ -120,12 +122,17 @@ class Agent:
             if client is not None:
                 client.send(report)
 
+    def _report_failure(self, client: Client, exit_: Exit) -> None:
+        """Tell at once that the program has failed, before its peers do, which fail for lack of it."""
+        if exit_.is_success or self._error:
+            return
+        with suppress(RendezvousError):
+            client.send({"type": "error", "error": str(exit_)})
+
     def _report_end(self, client: Client, exit_: Exit, port: ReservedPort) -> None:
         port_taken = not exit_.is_success and port.was_taken(self._error)
-        try:
+        with suppress(RendezvousError):  # nobody may be left to tell
             client.send({"type": "ended", "exit_code": exit_.code, "signal": exit_.signal, "port_taken": port_taken})
-        except RendezvousError:
-            return  # nobody is left to tell
 
     def _sweep(self) -> None:
         marks = f"{names.RUN}={self._identity.run}", f"{names.TASK}={self._identity.task}"

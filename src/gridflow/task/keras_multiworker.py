@@ -1,6 +1,6 @@
 """Makes Keras 3 train across workers: corrects its TensorFlow trainer where the running version is at fault.
 
-    install() ─> finder in sys.meta_path ─> the program imports keras ─> correct(), keras_saving.correct() ─> log line
+    install() ─> finder in sys.meta_path ─> the program imports keras ─> corrections ─> one log line
 
 Keras 3's `fit`, `evaluate` and `predict` fail under MultiWorkerMirroredStrategy (keras#20585). Three functions of
 `keras/src/backend/tensorflow/trainer.py` are at fault:
@@ -13,7 +13,8 @@ Keras 3's `fit`, `evaluate` and `predict` fail under MultiWorkerMirroredStrategy
 
 Each fault is looked for in the function itself, never concluded from a version number, so a Keras that mended it is
 left as it is: `reduce_per_replica` is tried on a stand-in for a strategy; of the others, which cannot run without a
-cluster, the code is asked whether it uses what it must not.
+cluster, the code is asked whether it uses what it must not. `keras_clipping` and `keras_saving` correct two faults
+outside the trainer in the same way.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import sys
 from types import CodeType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from gridflow.task import keras_saving
+from gridflow.task import keras_clipping, keras_saving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 SWITCH = "GRIDFLOW_KERAS_PATCH"
 _OFF = ("0", "off", "false")
 _TRAINER = "keras.src.backend.tensorflow.trainer"
+_OPTIMIZER = "keras.src.backend.tensorflow.optimizer"
 # What the faulty functions use: `strategy.reduce(...)` on a batch of data, `tf.while_loop(...)` over steps.
 _AVERAGE = "reduce"
 _LOOP = "while_loop"
@@ -88,7 +90,11 @@ def _correct_imported(task: str) -> None:
     trainer_module: Any = sys.modules.get(_TRAINER)
     if trainer_module is None:
         return  # Keras runs on something else than TensorFlow
-    corrected = correct(trainer_module) + keras_saving.correct(sys.modules, task)
+    corrected = [
+        *correct(trainer_module),
+        *keras_clipping.correct(sys.modules[_OPTIMIZER], _is_across_workers),
+        *keras_saving.correct(sys.modules, task),
+    ]
     if corrected:
         # A warning reaches the task's log even where the program never configured logging.
         _log.warning(
@@ -212,7 +218,7 @@ def _reduce_across_workers(trainer_module: Any) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
-        if reduction not in ("auto", "mean", "sum") or not _is_across_workers(trainer_module, strategy):
+        if reduction not in ("auto", "mean", "sum") or not _is_across_workers(trainer_module.tf, strategy):
             return original(values, strategy, reduction)
         operation = "SUM" if reduction == "sum" else "MEAN"
         return trainer_module.tree.map_structure(lambda value: strategy.reduce(operation, value, axis=None), values)
@@ -227,7 +233,7 @@ def _make_function_of_single_steps(trainer_module: Any) -> Callable[..., Callabl
     @functools.wraps(original)
     def _make_function(self: Any, step_function: Any) -> Callable[..., Any]:
         function: Callable[..., Any] = original(self, step_function)
-        if not _is_across_workers(trainer_module, self.distribute_strategy):
+        if not _is_across_workers(trainer_module.tf, self.distribute_strategy):
             return function
 
         def run_single_steps(iterator: Any) -> Any:
@@ -248,6 +254,6 @@ def _make_function_of_single_steps(trainer_module: Any) -> Callable[..., Callabl
     return _make_function
 
 
-def _is_across_workers(trainer_module: Any, strategy: Any) -> bool:
-    several_workers = trainer_module.tf.distribute.MultiWorkerMirroredStrategy
+def _is_across_workers(tf: Any, strategy: Any) -> bool:
+    several_workers = tf.distribute.MultiWorkerMirroredStrategy
     return isinstance(strategy, several_workers) and bool(strategy.extended._in_multi_worker_mode())

@@ -33,14 +33,15 @@ def run_script(target: str, arguments: Sequence[str]) -> None:
     """Run a Python file as `python FILE` does."""
     path = os.path.abspath(target)
     sys.argv = [target, *arguments]
-    sys.path.insert(0, os.path.dirname(path))
+    sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
     main = types.ModuleType("__main__")
     main.__file__ = path
     main.__builtins__ = __builtins__  # type: ignore[attr-defined]
     main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
     # Pickling, multiprocessing and typing look the program up by this name.
     sys.modules["__main__"] = main
-    exec(compile(Path(path).read_bytes(), path, "exec"), main.__dict__)  # noqa: S102
+    # This file's own `from __future__` imports are not the program's.
+    exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), main.__dict__)  # noqa: S102
 
 
 def run_module(target: str, arguments: Sequence[str]) -> None:
@@ -57,6 +58,7 @@ def run_function(target: str, arguments: Sequence[str]) -> None:
     from gridflow.store import write_whole
 
     (result_file,) = arguments
+    Path(result_file).unlink(missing_ok=True)  # what an earlier attempt left
     call = pickle.loads(Path(target).read_bytes())  # noqa: S301 - written by this user's own launcher
     sys.path[:] = [*call["path"], *(entry for entry in sys.path if entry not in call["path"])]
     function, positional, named = pickle.loads(call["call"])  # noqa: S301
@@ -77,7 +79,11 @@ def run_function(target: str, arguments: Sequence[str]) -> None:
 def run_command(target: str, arguments: Sequence[str]) -> None:
     """Become another program."""
     path = os.path.abspath(target)
-    os.execv(path, [path, *arguments])  # noqa: S606 - that is what a command is
+    try:
+        os.execv(path, [path, *arguments])  # noqa: S606 - that is what a command is
+    except OSError as error:
+        error.filename = path
+        raise
 
 
 def run_server(_target: str, _arguments: Sequence[str]) -> None:
