@@ -69,8 +69,12 @@ class Host:
             self._thread.join(DEADLINE_SECONDS)
             assert not self._thread.is_alive()
 
+    def call(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call a function in the server's event loop, some time soon."""
+        self._loop.call_soon_threadsafe(function, *arguments)
+
     def tell(self, task: str, message: Message) -> None:
-        self._loop.call_soon_threadsafe(self.server.tell, task, message)
+        self.call(self.server.tell, task, message)
 
     def next_event(self) -> tuple[str, Message]:
         return self.events.get(timeout=DEADLINE_SECONDS)

@@ -315,6 +315,30 @@ def test_sending_to_a_server_that_is_gone_is_an_error(start_server: StartServer)
             client.heartbeat()
 
 
+def test_a_report_arrives_although_the_task_closes_at_once_and_left_something_unread(start_server: StartServer) -> None:
+    host = start_server(["worker/0"])
+    report = {"type": "ended", "log": os.urandom(4_000_000).hex()}
+    with connect(host.address) as client:
+        join(client)
+        host.wait_for_joins(1)
+        host.tell("worker/0", {"type": "never read"})
+        with selectors.DefaultSelector() as selector:
+            selector.register(client, selectors.EVENT_READ)
+            assert selector.select(DEADLINE_SECONDS)
+        client.send(report)
+    assert host.next_event() == ("worker/0", report)
+    assert host.next_event() == ("worker/0", {"type": "gone"})
+
+
+def test_a_client_can_be_closed_twice_and_without_its_server(start_server: StartServer) -> None:
+    host = start_server(["worker/0"])
+    client = connect(host.address)
+    host.stop()
+    client.close()
+    client.close()
+    assert client.fileno() == -1
+
+
 def test_a_task_whose_name_was_taken_over_learns_so(start_server: StartServer) -> None:
     host = start_server(["worker/0"])
     with connect(host.address) as stale, connect(host.address) as fresh:

@@ -4,9 +4,12 @@ import asyncio
 import logging
 import os
 import socket
+import threading
+import time
 import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -133,7 +136,9 @@ def test_a_second_task_that_claims_a_name_in_a_complete_roster_is_refused_and_th
     first, second = open_wire(host.address), open_wire(host.address)
     first.join("worker/0", "10.0.0.1:1")
     assert first.next()["type"] == "roster"
-    second.join("worker/0", "10.0.0.66:1")
+    second.enter("worker/0")
+    claim = second.channel.encode({"type": "join", "address": "10.0.0.66:1"})
+    second.send_bytes(claim + second.channel.encode({"type": "report"}))
     refusal = second.next()
     assert refusal["type"] == "refused"
     assert refusal["reason"].startswith(
@@ -343,6 +348,30 @@ def test_a_task_that_reads_too_slowly_is_dropped_at_the_deadline(
     assert "it did not read what it was sent within 0.2 s" in caplog.text
 
 
+def test_the_last_words_of_a_task_are_heard_although_it_cannot_be_told_anything_more(
+    start_server: StartServer, open_wire: OpenWire
+) -> None:
+    host = start_server(["worker/0"])
+    wire = open_wire(host.address)
+    wire.join("worker/0", "10.0.0.1:1")
+    host.wait_for_joins(1)
+    has_begun, has_left = threading.Event(), threading.Event()
+
+    def talk_to_who_has_left() -> None:
+        has_begun.set()
+        assert has_left.wait(DEADLINE_SECONDS)
+        for _ in range(3):
+            host.server.tell("worker/0", {"type": "stop"})
+
+    host.call(talk_to_who_has_left)
+    assert has_begun.wait(DEADLINE_SECONDS)
+    wire.send({"type": "ended", "exit_code": 1})
+    wire.socket.close()
+    has_left.set()
+    assert host.next_event() == ("worker/0", {"type": "ended", "exit_code": 1})
+    assert host.next_event() == ("worker/0", {"type": "gone"})
+
+
 def test_what_is_sent_in_pieces_arrives_whole_and_in_order(start_server: StartServer, open_wire: OpenWire) -> None:
     host = start_server(["worker/0"])
     wire = open_wire(host.address)
@@ -395,6 +424,32 @@ def test_a_server_that_stops_delivers_what_it_was_told_and_reports_nothing_more(
         open_wire(host.address)
 
 
+def wait_until_closed(address: Address) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    with suppress(ConnectionRefusedError):
+        while time.monotonic() < deadline:
+            socket.create_connection((address.host, address.port), timeout=DEADLINE_SECONDS).close()
+        pytest.fail(f"{address} is still open")
+
+
+def test_stopping_waits_for_a_task_that_reads(start_server: StartServer, open_wire: OpenWire) -> None:
+    host = start_server(["worker/0"], limits=Limits(stop_seconds=DEADLINE_SECONDS))
+    visitor = open_wire(host.address)
+    visitor.send_bytes(b"garbage")
+    visitor.read_to_end()
+    wire = open_wire(host.address, receive_buffer_bytes=4096)
+    wire.join("worker/0", "10.0.0.1:1")
+    host.wait_for_joins(1)
+    for _ in range(20):
+        host.tell("worker/0", LARGE)
+    with ThreadPoolExecutor(1) as pool:
+        stopping = pool.submit(host.stop)
+        wait_until_closed(host.address)
+        assert wire.next()["type"] == "roster"
+        assert [wire.next() for _ in range(20)] == [LARGE] * 20
+        stopping.result(DEADLINE_SECONDS)
+
+
 def test_stopping_does_not_wait_for_a_task_that_does_not_read(start_server: StartServer, open_wire: OpenWire) -> None:
     host = start_server(["worker/0"], limits=Limits(stop_seconds=0.1))
     wire = open_wire(host.address, receive_buffer_bytes=4096)
@@ -417,7 +472,7 @@ def test_a_server_without_free_descriptors_takes_tasks_again_when_there_are_some
         assert roster.to_dict() == {"worker/0": "10.0.0.1:1"}
 
 
-def test_a_supervisor_that_fails_on_an_event_does_not_take_the_connection_down(
+def test_a_supervisor_that_fails_on_an_event_still_gets_the_next_one(
     open_wire: OpenWire, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(task: str, message: dict[str, Any]) -> None:
@@ -430,9 +485,9 @@ def test_a_supervisor_that_fails_on_an_event_does_not_take_the_connection_down(
         wire = open_wire(host.address)
         wire.join("worker/0", "10.0.0.1:1")
         host.wait_for_joins(1)
-        wire.send({"type": "poison"})
-        wire.send({"type": "report"})
+        wire.send_bytes(wire.channel.encode({"type": "poison"}) + wire.channel.encode({"type": "report"}))
         assert host.next_event() == ("worker/0", {"type": "report"})
+    assert "the event 'poison' of worker/0 was not handled" in caplog.text
     assert "the supervisor's own mistake" in caplog.text
 
 
@@ -456,6 +511,11 @@ def test_a_host_that_is_not_ours_is_an_error_which_names_it() -> None:
 
     with pytest.raises(RendezvousError, match=r"cannot listen on '203\.0\.113\.1', port 0: Cannot assign requested"):
         asyncio.run(start())
+
+
+def test_a_server_without_a_secret_is_refused() -> None:
+    with pytest.raises(RendezvousError, match="the run's secret is empty"):
+        Server(Roster(["worker/0"]), b"", ignore)
 
 
 def test_a_limit_of_nothing_is_refused() -> None:
