@@ -65,6 +65,7 @@ class _Ending:
     reason: str
     task: str | None = None
     port_taken: bool = False
+    was_killed: bool = False
 
 
 class Gang:
@@ -98,15 +99,22 @@ class Gang:
         self._joined.add(task)
         self.states[task] = TaskState.RUNNING
 
-    def failing(self, task: str, how: str, now: float) -> list[Instruction]:
+    def failing(self, task: str, how: str, now: float, *, was_killed: bool = False) -> list[Instruction]:
         """Take the first word that a task is failing, and how; its end is reported by `ended`.
 
         A program that raised is still tearing down while its peers already fail for lack of it, so the order in which
-        processes end does not tell who was first. This does.
+        processes end does not tell who was first. This does. A program that somebody killed did not fail for lack of
+        a peer, so it was first even if a peer's failure is heard of before.
         """
-        if self._ending or task not in self._deciding_tasks():
+        if task not in self._deciding_tasks():
             return []
-        return self._wind_down(_Ending(RunState.FAILED, f"{task} failed: {how}", task), now, spare=task)
+        ending = _Ending(RunState.FAILED, f"{task} failed: {how}", task, was_killed=was_killed)
+        if not self._ending:
+            return self._wind_down(ending, now, spare=task)
+        blames_a_peer = self._ending.state is RunState.FAILED and self._ending.task in self._deciding_tasks()
+        if was_killed and blames_a_peer and not self._ending.was_killed:
+            self._ending = ending
+        return []
 
     def ended(
         self, task: str, exit_: Exit, now: float, *, how: str = "", port_taken: bool = False

@@ -12,8 +12,8 @@ from typing import Any
 
 from gridflow import settings
 from gridflow.errors import JobError
-from gridflow.job import Job
-from gridflow.platforms.base import load_platform
+from gridflow.job import Job, merge_tables
+from gridflow.platforms.base import PLATFORMS, load_platform
 from gridflow.run import Run
 from gridflow.store import create_run
 
@@ -42,15 +42,11 @@ def launch(
     returns what it returned in the first task. `job` holds further keys of a job file's `[job]` table. The run ends
     with this process unless `detach` is set.
     """
-    if not isinstance(program, Job):
-        per_task = {"gpus": gpus, "gpu_memory_mb": gpu_memory_mb}
-        table = {
-            **dict(job or {}),
-            "max_restarts": max_restarts,
-            **group_tables(workers, ps, chief, evaluator, data, tensorboard, per_task),
-        }
-        program = _describe(program, args, {key: value for key, value in table.items() if value is not None})
-    return submit(program, on, platform_options, attached=not detach)
+    per_task = {"gpus": gpus, "gpu_memory_mb": gpu_memory_mb}
+    groups = group_tables(workers, ps, chief, evaluator, data, tensorboard, per_task)
+    table = merge_tables(job or {}, {"max_restarts": max_restarts, **groups})
+    options = _options(program, on, platform_options)
+    return submit(_describe(program, args, table), on, options, attached=not detach)
 
 
 def submit(job: Job, on: str, options: Mapping[str, Any], *, attached: bool) -> Run:
@@ -90,7 +86,19 @@ def group_tables(
     return tables
 
 
-def _describe(program: str | os.PathLike[str] | Callable[..., Any], args: Any, table: dict[str, Any]) -> Job:
+def _options(program: object, on: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the platform's options: those given, on top of those of a job file."""
+    if not isinstance(program, (str, os.PathLike)) or not os.fspath(program).endswith(".toml"):
+        return given
+    return settings.Settings.from_file(Path(program), tuple(PLATFORMS)).options(on, **given)
+
+
+def _describe(program: str | os.PathLike[str] | Job | Callable[..., Any], args: Any, table: dict[str, Any]) -> Job:
+    if isinstance(program, Job):
+        beside = [*table, *(["args"] if args else [])]
+        if beside:
+            raise JobError(f"{', '.join(beside)} beside a Job", hint="put it into the Job")
+        return program
     if isinstance(args, str):
         raise JobError(f"args = {args!r} is one string", hint="give a list: one entry per argument")
     if callable(program):

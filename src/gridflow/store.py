@@ -82,21 +82,30 @@ class RunFolder:
 
     def record(self) -> dict[str, Any]:
         """Return what `run.json` says: run, name, platform, options, created."""
-        return self._read_table("run.json")
+        record = self._read_table("run.json")
+        missing = {"run", "name", "platform", "options", "created"} - record.keys()
+        if missing:
+            raise self._damaged("run.json", f"it lacks {', '.join(sorted(missing))}")
+        return record
 
     @cached_property
     def job(self) -> Job:
         """The job, read back."""
         payload = self.function_file.read_bytes() if self.function_file.exists() else b""
-        return Job.from_table(self._read_table(self.job_file.name), payload)
+        table = self._read_table(self.job_file.name)
+        try:
+            return Job.from_table(table, payload)
+        except UsageError as error:
+            raise self._damaged(self.job_file.name, error) from error
 
     def _read_table(self, name: str) -> dict[str, Any]:
         try:
             return dict(json.loads((self.path / name).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
-            raise UsageError(
-                f"run {self.run} is damaged: {name} cannot be read ({error})", hint=f"remove {self.path}"
-            ) from error
+            raise self._damaged(name, error) from error
+
+    def _damaged(self, name: str, error: Exception | str) -> UsageError:
+        return UsageError(f"run {self.run} is damaged: {name} cannot be read: {error}", hint=f"remove {self.path}")
 
     def secret(self) -> bytes:
         """Read the run's secret."""
@@ -183,7 +192,7 @@ def list_runs(home: Path) -> list[RunFolder]:
 def _created(folder: RunFolder) -> float:
     try:
         return float(folder.record()["created"])
-    except (UsageError, KeyError, TypeError):
+    except UsageError:
         return 0.0  # damaged, which is said when somebody asks for it
 
 

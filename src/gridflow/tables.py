@@ -6,10 +6,8 @@ an error that names key, value and remedy, and a key that nobody took is an erro
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,6 +50,9 @@ def _split_unit(value: object, default_unit: str) -> tuple[float, str]:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file, with errors that name it."""
+    # Late, since every task's agent loads this module and reads no such file.
+    import tomllib
+
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -133,6 +134,8 @@ class Table:
         """Refuse the keys that nobody took."""
         if not self._left:
             return
+        import difflib
+
         name = next(iter(self._left))
         close = difflib.get_close_matches(name, self._valid, n=1)
         guess = f"did you mean {close[0]!r}? " if close else ""

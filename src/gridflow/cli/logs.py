@@ -25,4 +25,5 @@ def command(run_id: str, task: str | None, follow: bool, as_json: bool) -> None:
         click.echo(json.dumps({"run": run.id, "task": task, "log": "".join(pieces)}))
         return
     for piece in pieces:
-        click.echo(piece, nl=False)
+        # Colours are the program's own, so they stay even in a pipe.
+        click.echo(piece, nl=False, color=True)

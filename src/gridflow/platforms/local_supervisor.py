@@ -120,7 +120,7 @@ class Supervisor:
                     self._folder.append_event("tensorboard", url=f"http://127.0.0.1:{self._roster[task].port}/")
             case "error":
                 agent.error = message["error"]
-                return self._gang.failing(task, agent.error, now)
+                return self._gang.failing(task, agent.error, now, was_killed=message.get("signal") == "SIGKILL")
             case "ended":
                 agent.last_word = message
                 exit_ = Exit(message.get("exit_code"), message.get("signal"))

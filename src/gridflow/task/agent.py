@@ -61,14 +61,16 @@ class Agent:
                 raise
             with port:
                 roster = client.join(Address(self._identity.host, port.number), timeout_seconds=start_seconds)
-                child = self._start(roster, environ, stop_seconds)
-                try:
-                    client.send({"type": "running", "pid": child.pid})
-                    exit_ = self._watch(child, client)
-                    self._report_failure(client, exit_)
-                finally:
-                    # Only this: the agent may be past its server's end, and nothing may outlive it.
-                    self._sweep()
+                with _SignalSocket() as stop_signals:
+                    child = self._start(roster, environ, stop_seconds)
+                    try:
+                        client.send({"type": "running", "pid": child.pid})
+                        exit_ = self._watch(child, client, stop_signals)
+                        if not child.is_asked_to_end:
+                            self._report_failure(client, exit_)
+                    finally:
+                        # Only this: the agent may be past its server's end, and nothing may outlive it.
+                        self._sweep()
                 say(f"{task} has ended: {exit_}")
                 self._report_end(client, exit_, port)
 
@@ -79,10 +81,10 @@ class Agent:
         say(f"{self._identity.task} is {roster[self._identity.task]}{attempt}; starting {self._job.program.target}")
         return Child(argv, {**environ, **variables}, stop_seconds)
 
-    def _watch(self, child: Child, client: Client) -> Exit:
+    def _watch(self, child: Child, client: Client, stop_signals: _SignalSocket) -> Exit:
         """Wait for the program's end; meanwhile keep the server informed and obey it."""
         connected, next_heartbeat = True, 0.0
-        with selectors.DefaultSelector() as selector, _SignalSocket() as stop_signals:
+        with selectors.DefaultSelector() as selector:
             for source in (child.exit_fd, child.report_fd, client, stop_signals):
                 selector.register(source, selectors.EVENT_READ)
             while True:
@@ -103,7 +105,7 @@ class Agent:
                         if time.monotonic() >= next_heartbeat:
                             client.heartbeat()
                             next_heartbeat = time.monotonic() + _HEARTBEAT_SECONDS
-                        for message in client.receive() if client in ready else ():
+                        for message in client.receive():
                             if message["type"] == "stop":
                                 child.stop()
                     except RendezvousError as error:
@@ -127,7 +129,7 @@ class Agent:
         if exit_.is_success or self._error:
             return
         with suppress(RendezvousError):
-            client.send({"type": "error", "error": str(exit_)})
+            client.send({"type": "error", "error": str(exit_), "signal": exit_.signal})
 
     def _report_end(self, client: Client, exit_: Exit, port: ReservedPort) -> None:
         port_taken = not exit_.is_success and port.was_taken(self._error)

@@ -24,6 +24,8 @@ class Child:
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str], stop_seconds: float) -> None:
         self._stop_seconds = stop_seconds
         self._kill_at: float | None = None
+        #: Whether the program was asked to end; if not, it ended by itself or by somebody else's hand.
+        self.is_asked_to_end = False
         self.report_fd, report_end = os.pipe()
         os.set_blocking(self.report_fd, False)
         self._unread = b""
@@ -61,8 +63,9 @@ class Child:
         return [json.loads(line) for line in lines]
 
     def stop(self) -> None:
-        """Ask the program to end; from now on it has `stop_seconds`."""
-        if self._kill_at is None:
+        """Ask the program to end, once; it has `stop_seconds`, or what is left of them if its end was expected."""
+        if not self.is_asked_to_end:
+            self.is_asked_to_end = True
             self.expect_end()
             send_signal(self._process.pid, signal.SIGTERM)
 

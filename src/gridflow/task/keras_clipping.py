@@ -3,10 +3,10 @@
     Keras 3                 g0, g1 ─> clip(g0), clip(g1) ─> sum
     one process, and here   g0, g1 ─> sum ─> clip(sum)
 
-With `clipnorm`, `global_clipnorm` or `clipvalue` the result would otherwise depend on the number of workers. Keras sums
-over the workers after `_clip_gradients`, in `_backend_update_step`; so each worker hands out its share of what was
-clipped. A sparse gradient (of an embedding) is a list of rows, and its sum over workers the list of all their rows: there
-a share is the worker's own rows, shrunk as the whole was.
+With `clipnorm`, `global_clipnorm` or `clipvalue` the result would otherwise depend on the number of workers. Keras
+sums over the workers after `_clip_gradients`, in `_backend_update_step`; so each worker hands out its share of what
+was clipped. A sparse gradient (of an embedding) is a list of rows, and its sum over workers the list of all their
+rows: there a share is the worker's own rows, shrunk as the whole was.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ Keras 3's `fit`, `evaluate` and `predict` fail under MultiWorkerMirroredStrategy
 
 Each fault is looked for in the function itself, never concluded from a version number, so a Keras that mended it is
 left as it is: `reduce_per_replica` is tried on a stand-in for a strategy; of the others, which cannot run without a
-cluster, the code is asked whether it uses what it must not. `keras_clipping` and `keras_saving` correct two faults
-outside the trainer in the same way.
+cluster, the code is asked whether it uses what it must not. `keras_clipping`, `keras_saving` and
+`keras_parameter_server` correct other faults in the same way.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import sys
 from types import CodeType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from gridflow.task import keras_clipping, keras_saving
+from gridflow.task import keras_clipping, keras_parameter_server, keras_saving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,6 +40,7 @@ SWITCH = "GRIDFLOW_KERAS_PATCH"
 _OFF = ("0", "off", "false")
 _TRAINER = "keras.src.backend.tensorflow.trainer"
 _OPTIMIZER = "keras.src.backend.tensorflow.optimizer"
+_CORE = "keras.src.backend.tensorflow.core"
 # What the faulty functions use: `strategy.reduce(...)` on a batch of data, `tf.while_loop(...)` over steps.
 _AVERAGE = "reduce"
 _LOOP = "while_loop"
@@ -49,13 +50,13 @@ _log = logging.getLogger(__name__)
 
 def install(environ: Mapping[str, str] = os.environ) -> None:
     """Arrange that Keras is corrected the moment the program imports it, if this is one of several workers."""
-    task = _worker_name(environ)
-    if task is None or environ.get(SWITCH, "").lower() in _OFF:
+    place = _place(environ)
+    if place is None or environ.get(SWITCH, "").lower() in _OFF:
         return
     if "keras" in sys.modules:
-        _correct_imported(task)
+        _correct_imported(*place)
     else:
-        sys.meta_path.insert(0, _Finder(functools.partial(_correct_imported, task)))
+        sys.meta_path.insert(0, _Finder(functools.partial(_correct_imported, *place)))
 
 
 def correct(trainer_module: Any) -> list[str]:
@@ -74,19 +75,19 @@ def correct(trainer_module: Any) -> list[str]:
     return corrected
 
 
-def _worker_name(environ: Mapping[str, str]) -> str | None:
-    """Return this task's name, `worker-1`, if TF_CONFIG describes one of several workers."""
+def _place(environ: Mapping[str, str]) -> tuple[str, bool] | None:
+    """Return this task's name, `worker-1`, and whether there are parameter servers, if it is one of several workers."""
     # {"cluster": {"chief": ["h0:1"], "worker": ["h1:1"]}, "task": {"type": "worker", "index": 0}}
     try:
         config = json.loads(environ.get("TF_CONFIG", "{}"))
         cluster, task = config["cluster"], config["task"]
         workers = len(cluster.get("chief", ())) + len(cluster.get("worker", ()))
-        return f"{task['type']}-{task['index']}" if workers > 1 else None
+        return (f"{task['type']}-{task['index']}", "ps" in cluster) if workers > 1 else None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None  # TensorFlow itself reports a TF_CONFIG that it cannot read
 
 
-def _correct_imported(task: str) -> None:
+def _correct_imported(task: str, has_parameter_servers: bool) -> None:
     trainer_module: Any = sys.modules.get(_TRAINER)
     if trainer_module is None:
         return  # Keras runs on something else than TensorFlow
@@ -94,6 +95,7 @@ def _correct_imported(task: str) -> None:
         *correct(trainer_module),
         *keras_clipping.correct(sys.modules[_OPTIMIZER], _is_across_workers),
         *keras_saving.correct(sys.modules, task),
+        *(keras_parameter_server.correct(trainer_module, sys.modules[_CORE]) if has_parameter_servers else ()),
     ]
     if corrected:
         # A warning reaches the task's log even where the program never configured logging.
@@ -214,14 +216,21 @@ def _local_part(trainer_module: Any, strategy: Any, _operation: str, batch: Any,
 
 
 def _reduce_across_workers(trainer_module: Any) -> Callable[..., Any]:
-    original = trainer_module.reduce_per_replica
+    tf, original = trainer_module.tf, trainer_module.reduce_per_replica
 
     @functools.wraps(original)
     def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
-        if reduction not in ("auto", "mean", "sum") or not _is_across_workers(trainer_module.tf, strategy):
+        if reduction not in ("auto", "mean", "sum") or not _is_across_workers(tf, strategy):
             return original(values, strategy, reduction)
-        operation = "SUM" if reduction == "sum" else "MEAN"
-        return trainer_module.tree.map_structure(lambda value: strategy.reduce(operation, value, axis=None), values)
+
+        def reduce(value: Any) -> Any:
+            if not isinstance(value, tf.distribute.DistributedValues):
+                # TensorFlow reduces only what has a device, unlike a constant or what a metric returns unchanged.
+                with tf.device(strategy.extended.worker_devices[0]):
+                    value = tf.identity(value)
+            return strategy.reduce("SUM" if reduction == "sum" else "MEAN", value, axis=None)
+
+        return trainer_module.tree.map_structure(reduce, values)
 
     return reduce_per_replica
 

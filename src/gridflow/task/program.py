@@ -31,7 +31,7 @@ from gridflow.task.identity import PARENT_PID
 
 def run_script(target: str, arguments: Sequence[str]) -> None:
     """Run a Python file as `python FILE` does."""
-    path = os.path.abspath(target)
+    path = os.path.join(os.getcwd(), target)
     sys.argv = [target, *arguments]
     sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
     main = types.ModuleType("__main__")
@@ -121,7 +121,7 @@ def main(argv: Sequence[str]) -> int:
         RUNNERS[kind](target, arguments)
     except SystemExit as stop:
         if stop.code:
-            _tell(f"exit code {stop.code}" if isinstance(stop.code, int) else stop.code, report_fd)
+            _tell(f"exit code {stop.code}" if isinstance(stop.code, int) else str(stop.code), report_fd)
         raise
     except Exception as error:  # noqa: BLE001 - the root of the program
         _report(error, report_fd)

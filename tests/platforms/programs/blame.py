@@ -1,6 +1,6 @@
 """Fail in `worker/1`, slowly; at once its peers fail for lack of it and are gone earlier.
 
-    blame.py raise | exit
+blame.py raise | exit
 """
 
 import atexit
@@ -18,5 +18,5 @@ if os.environ["GRIDFLOW_TASK"] == "worker/1":
     sys.exit(3)
 while not failed.exists():
     time.sleep(0.01)
-time.sleep(0.3)
+time.sleep(1)
 os._exit(7)

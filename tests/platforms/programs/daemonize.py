@@ -1,6 +1,6 @@
 """Leave a daemon behind: in a session of its own, with no parent, and with an empty environment if that is asked for.
 
-    daemonize.py [--empty] [--linger]
+daemonize.py [--empty] [--linger]
 """
 
 import os
@@ -14,6 +14,6 @@ if os.fork() == 0:
         os.execve(command[0], command, {} if "--empty" in sys.argv else os.environ)
     os._exit(0)
 os.wait()
-print("ready")
+print("ready")  # noqa: T201
 if "--linger" in sys.argv:
     time.sleep(300)

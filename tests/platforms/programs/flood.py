@@ -1,6 +1,6 @@
 """Write many megabytes: in lines, or in one line that draws over itself.
 
-    flood.py 200 lines | bar
+flood.py 200 lines | bar
 """
 
 import os

@@ -3,4 +3,4 @@
 import os
 import sys
 
-print(f"hello from {os.environ['GRIDFLOW_TASK']}", *sys.argv[1:])
+print(f"hello from {os.environ['GRIDFLOW_TASK']}", *sys.argv[1:])  # noqa: T201

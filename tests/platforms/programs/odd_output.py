@@ -1,4 +1,4 @@
-"""Write what logs may hold: other scripts, half characters, colours, progress bars, endless lines, no newline at all."""
+"""Write what logs may hold: other scripts, half characters, colours, progress bars, endless lines, no newline."""
 
 import os
 

@@ -1,6 +1,6 @@
 """Note each attempt in the checkpoint directory, and fail in `worker/1` until there were as many as are asked for.
 
-    resume.py 3
+resume.py 3
 """
 
 import os

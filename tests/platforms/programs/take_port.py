@@ -1,7 +1,7 @@
 """Listen on the task's own port, as a TensorFlow program does, but wait until somebody else had the time to do so.
 
-    take_port.py raise       a port that is taken raises, as in TensorFlow
-    take_port.py exit        … or merely ends the program
+take_port.py raise       a port that is taken raises, as in TensorFlow
+take_port.py exit        … or merely ends the program
 """
 
 import json
@@ -27,4 +27,4 @@ with socket.socket() as server:
         if sys.argv[1] == "exit":
             os._exit(9)
         raise
-print("listening on", port)
+print("listening on", port)  # noqa: T201
