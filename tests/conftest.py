@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+# Its asserts are not in a test module, yet their values should be shown when they fail.
+pytest.register_assert_rewrite("tests.contract")
 pytest_plugins = ["pytester", "tests.leaks"]
 
 

@@ -9,7 +9,9 @@ import pytest
 from gridflow import errors
 from gridflow.errors import CommandError, GridflowError, TaskFailedError
 
-CLASSES = {name: kind for name, kind in vars(errors).items() if inspect.isclass(kind) and issubclass(kind, Exception)}
+CLASSES: dict[str, type[GridflowError]] = {
+    name: kind for name, kind in vars(errors).items() if inspect.isclass(kind) and issubclass(kind, GridflowError)
+}
 
 
 def test_the_tree_in_the_docstring_is_the_tree_in_the_code() -> None:
@@ -60,7 +62,7 @@ def test_a_failed_command_shows_the_end_of_long_output() -> None:
 @pytest.mark.parametrize("name", sorted(CLASSES))
 def test_an_error_survives_its_way_out_of_a_task(name: str) -> None:
     kind = CLASSES[name]
-    error = kind(["ls"], 2, "out", "err", hint="do") if kind is CommandError else kind("what happened", hint="do")
+    error = CommandError(["ls"], 2, "", "", hint="do") if kind is CommandError else kind("what happened", hint="do")
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is kind
     assert (str(copy), copy.hint, copy.exit_code) == (str(error), "do", error.exit_code)

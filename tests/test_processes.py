@@ -52,9 +52,7 @@ def mark(tmp_path: Path) -> str:
 
 def run(source: str) -> str:
     """Run a Python program to its end and return what it prints."""
-    result = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False, env={**os.environ}
-    )
+    result = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 0, result.stderr
     return result.stdout
 

@@ -160,7 +160,12 @@ def test_tensorboard_is_there_until_the_run_has_ended() -> None:
 
 
 def test_events_that_are_not_known_change_nothing() -> None:
-    strange = (event("weather", sun=True), {"time": 1.0}, {}, event("task", task="worker/9", state="failed"))
+    strange: tuple[dict[str, Any], ...] = (
+        event("weather", sun=True),
+        {"time": 1.0},
+        {},
+        event("task", task="worker/9", state="failed"),
+    )
     assert replayed(*STARTED, *strange) == replayed(*STARTED)
 
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from gridflow import settings
-from gridflow.errors import JobError
+from gridflow.errors import JobError, PlatformError
 from gridflow.job import Job, merge_tables
 from gridflow.platforms.base import PLATFORMS, load_platform
 from gridflow.run import Run
+from gridflow.state import RunState
 from gridflow.store import create_run
 
 
@@ -55,7 +56,11 @@ def submit(job: Job, on: str, options: Mapping[str, Any], *, attached: bool) -> 
     platform = load_platform(on, options)
     plan = platform.plan(job)
     folder = create_run(settings.home(os.environ), job, on, options, now=time.time())
-    platform.submit(plan, folder, attached=attached)
+    try:
+        platform.submit(plan, folder, attached=attached)
+    except OSError as error:
+        folder.append_event("run", state=RunState.FAILED, reason=f"it could not be submitted: {error}")
+        raise PlatformError(f"run {folder.run} could not be submitted: {error}") from error
     return Run(folder, platform)
 
 

@@ -125,6 +125,15 @@ def test_a_program_is_asked_to_end(start: Start) -> None:
     assert end_of(child) == Exit(signal="SIGTERM")
 
 
+def test_what_a_program_has_started_in_its_group_is_asked_too(start: Start) -> None:
+    child = start("pid = os.fork()\nif pid: report(child=pid)\nsignal.pause()")
+    [report] = wait_for_reports(child)
+    grandchild = psutil.Process(report["child"])
+    child.stop()
+    assert end_of(child) == Exit(signal="SIGTERM")
+    assert psutil.wait_procs([grandchild], timeout=SECONDS)[1] == []
+
+
 #: Counts how often it is asked to end, and ends by the third time.
 STUBBORN = """
 asked = []

@@ -77,6 +77,7 @@ class View(ABC):
         self._shown: dict[str, TaskState] = {}
         self._url: str | None = None
         self._restarts = 0
+        self._reason = ""
 
     def __enter__(self) -> View:
         return self
@@ -112,6 +113,9 @@ class View(ABC):
         if status.restarts > self._restarts:
             self._restarts = status.restarts
             self.say(f"restart {status.restarts} of {self._run.job.max_restarts}: {status.reason}")
+        elif status.reason not in ("", self._reason) and not status.state.is_ended:
+            self.say(f"starting again with other ports: {status.reason}")
+        self._reason = status.reason
         for task in status.tasks:
             if self._shown.get(task.task, TaskState.PENDING) != task.state:
                 self._shown[task.task] = task.state

@@ -64,6 +64,7 @@ class Supervisor:
         self._server_address: Address | None = None
         self._roster = Roster(self._job.tasks)
         self._finish: Finish | None = None
+        self._last_tick = time.monotonic()
 
     async def run(self, *, attached: bool) -> None:
         """Run all tasks until the gang has finished."""
@@ -106,10 +107,10 @@ class Supervisor:
     def _cancelled(self, reason: str) -> list[Instruction]:
         return self._gang.cancel(reason, time.monotonic())
 
-    def _heard(self, task: str, message: dict[str, Any]) -> list[Instruction]:
+    def _heard(self, roster: Roster, task: str, message: dict[str, Any]) -> list[Instruction]:
         """Take a message of an agent; whether it is gone is seen by its process, not by its connection."""
         agent, now = self._agents.get(task), time.monotonic()
-        if agent is None:
+        if agent is None or roster is not self._roster:  # of an earlier attempt
             return []
         match message["type"]:
             case "join":
@@ -165,6 +166,11 @@ class Supervisor:
 
     def _tick(self) -> list[Instruction]:
         now = time.monotonic()
+        if now - self._last_tick > self._roster.lease_seconds / 2:
+            # This machine slept, so nobody could be heard.
+            for task in self._agents:
+                self._roster.heard(task, now)
+        self._last_tick = now
         for task in self._roster.lost(now):
             if task in self._agents and self._agents[task].kill_at is None:
                 self._agents[task].error = f"nothing was heard of its agent for {self._roster.lease_seconds:g} s"
@@ -206,7 +212,7 @@ class Supervisor:
         if self._server:
             await self._server.stop()
         self._roster = Roster(self._job.tasks)
-        self._server = Server(self._roster, self._secret, partial(self._post, self._heard))
+        self._server = Server(self._roster, self._secret, partial(self._post, self._heard, self._roster))
         self._server_address = await self._server.start()
 
     def _start_agent(self, task: str, port: int | None) -> None:

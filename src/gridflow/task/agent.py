@@ -29,7 +29,7 @@ from gridflow.task.command import program_command, program_environment
 from gridflow.task.identity import TaskIdentity
 from gridflow.task.ports import ReservedPort
 
-_HEARTBEAT_SECONDS = 5.0
+_HEARTBEATS_PER_LEASE = 6
 #: The supervisor's own deadline comes first and names who is missing; this one is for when it cannot.
 _EXTRA_JOIN_SECONDS = 60.0
 
@@ -104,7 +104,7 @@ class Agent:
                     try:
                         if time.monotonic() >= next_heartbeat:
                             client.heartbeat()
-                            next_heartbeat = time.monotonic() + _HEARTBEAT_SECONDS
+                            next_heartbeat = time.monotonic() + client.lease_seconds / _HEARTBEATS_PER_LEASE
                         for message in client.receive():
                             if message["type"] == "stop":
                                 child.stop()

@@ -8,9 +8,9 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from gridflow.processes import send_signal
 from gridflow.state import Exit
 from gridflow.task.identity import PARENT_PID
 
@@ -67,7 +67,9 @@ class Child:
         if not self.is_asked_to_end:
             self.is_asked_to_end = True
             self.expect_end()
-            send_signal(self._process.pid, signal.SIGTERM)
+            # To the whole group: a shell script would otherwise die and leave its program unasked.
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGTERM)
 
     def expect_end(self) -> None:
         """Give the program `stop_seconds` to end by itself."""
