@@ -38,10 +38,11 @@ def main(out: Path, backups: Path, last_epoch: int) -> None:
     callbacks = [
         keras.callbacks.BackupAndRestore(backups / "backup"),
         keras.callbacks.ModelCheckpoint(backups / "latest.keras"),
-        keras.callbacks.ModelCheckpoint(backups / "best.weights.h5", save_best_only=True, save_weights_only=True,
-                                        monitor="loss"),
+        keras.callbacks.ModelCheckpoint(
+            backups / "best.weights.h5", save_best_only=True, save_weights_only=True, monitor="loss"
+        ),
         keras.callbacks.LambdaCallback(on_epoch_begin=begin),
-    ]  # fmt: skip
+    ]
     data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8)
     model.fit(data, epochs=EPOCHS, callbacks=callbacks, verbose=0)
     loaded = keras.saving.load_model(backups / "latest.keras")
