@@ -431,8 +431,17 @@ def test_the_deadline_of_the_run_holds_across_restarts() -> None:
     gang.ended("worker/0", FAILURE, 59)
     assert gang.tick(60) == []
     [finish] = gang.ended("worker/1", TERMINATED, 61)
-    assert isinstance(finish, Finish)
-    assert finish.state is RunState.TIMED_OUT
+    reason = "the deadline of 60 s passed after worker/0 failed: exit code 1"
+    assert finish == Finish(RunState.TIMED_OUT, reason, "worker/0")
+
+
+def test_a_deadline_that_passes_while_a_failed_run_winds_down_does_not_hide_the_failure() -> None:
+    gang = running(job_of(worker=2, run_seconds=60))
+    gang.ended("worker/0", FAILURE, 59)
+    assert gang.tick(60) == []
+    assert gang.ended("worker/1", TERMINATED, 61) == [
+        Finish(RunState.FAILED, "worker/0 failed: exit code 1", "worker/0")
+    ]
 
 
 # Anything in any order

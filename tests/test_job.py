@@ -47,16 +47,16 @@ MISTAKES = {
     '[job.worker]\nmemory = "12 GBB"': (
         'job.worker.memory = \'12 GBB\' is not an amount of memory (write "512 MB" or "4 GB")'
     ),
-    "[job.worker]\ncpus = 0": "cpus=0.0 is not possible (give a positive amount, or leave it out)",
-    "[job.worker]\ncpus = nan": "cpus=nan is not possible (give a positive amount, or leave it out)",
-    "[job.worker]\ncpus = inf": "cpus=inf is not possible (give a positive amount, or leave it out)",
-    "[job.worker]\ngpus = -1": "gpus=-1.0 is not possible (give 0 or more)",
-    "[job.worker]\ngpus = nan": "gpus=nan is not possible (give 0 or more)",
+    "[job.worker]\ncpus = 0": "job.worker: cpus=0.0 is not possible (give a positive amount, or leave it out)",
+    "[job.worker]\ncpus = nan": "job.worker: cpus=nan is not possible (give a positive amount, or leave it out)",
+    "[job.worker]\ncpus = inf": "job.worker: cpus=inf is not possible (give a positive amount, or leave it out)",
+    "[job.worker]\ngpus = -1": "job.worker: gpus=-1.0 is not possible (give 0 or more)",
+    "[job.worker]\ngpus = nan": "job.worker: gpus=nan is not possible (give 0 or more)",
     '[job.worker]\ngpus = "all"': "job.worker.gpus = 'all' is not a number (give a number)",
     "[job.worker]\ngpus = 1\ngpu_memory_mb = -5": (
-        "gpu_memory_mb=-5 is not possible (give a positive amount, or leave it out)"
+        "job.worker: gpu_memory_mb=-5 is not possible (give a positive amount, or leave it out)"
     ),
-    "[job.worker]\ngpu_memory_mb = 2048": "gpu_memory_mb=2048 without gpus (say how many GPUs: gpus = 1)",
+    "[job.worker]\ngpu_memory_mb = 2048": "job.worker: gpu_memory_mb=2048 without gpus (say how many GPUs: gpus = 1)",
     "[job.worker]\n[job.ps]\ngpus = 2": (
         "group 'ps' asks for gpus=2 (a ps task never holds a GPU; ask in the worker group)"
     ),

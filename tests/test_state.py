@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridflow.state import Exit, RunState, RunStatus, TaskState, TaskStatus, replay, run_state
+from gridflow.state import Exit, RunState, RunStatus, TaskState, TaskStatus, replay
 
 TASKS = ("worker/0", "ps/0")
 
@@ -238,24 +238,3 @@ def test_the_json_object_has_the_documented_keys() -> None:
 def test_a_task_that_is_not_there_is_a_key_error() -> None:
     with pytest.raises(KeyError, match="worker/9"):
         replayed()["worker/9"]
-
-
-@pytest.mark.parametrize(
-    ("states", "expected"),
-    [
-        ("pending pending", "pending"),
-        ("held pending", "held"),
-        ("starting pending", "running"),
-        ("running held", "running"),
-        ("running succeeded", "running"),
-        ("succeeded succeeded", "succeeded"),
-        ("succeeded stopped", "succeeded"),
-        ("stopped stopped", "cancelled"),
-        ("failed running", "failed"),
-        ("failed stopped", "failed"),
-    ],
-)
-def test_a_runs_state_follows_from_its_tasks(states: str, expected: str) -> None:
-    tasks = [TaskStatus(f"worker/{index}", TaskState(state)) for index, state in enumerate(states.split())]
-    assert run_state(tasks) == expected
-    assert run_state(reversed(tasks)) == expected

@@ -143,13 +143,11 @@ class Gang:
     def tick(self, now: float) -> list[Instruction]:
         """Look at the deadlines."""
         timeouts = self.job.timeouts
-        if self._ending and self._ending.state is not RunState.FAILED:
-            return []
-        if timeouts.run_seconds is not None and now - self._run_started >= timeouts.run_seconds:
-            reason = f"the deadline of {timeouts.run_seconds:g} s passed while {_listed(self._live())} still ran"
-            return self._wind_down(_Ending(RunState.TIMED_OUT, reason), now)
         if self._ending:
             return []
+        if self._is_overdue(now):
+            reason = f"the deadline of {timeouts.run_seconds:g} s passed while {_listed(self._live())} still ran"
+            return self._wind_down(_Ending(RunState.TIMED_OUT, reason), now)
         missing = [task for task, since in self._awaited.items() if now - since >= timeouts.start_seconds]
         if missing:
             reason = f"{_listed(missing)} never joined within {timeouts.start_seconds:g} s"
@@ -207,14 +205,24 @@ class Gang:
         return self._stop(live, "training has ended")
 
     def _conclude(self, ending: _Ending, now: float) -> list[Instruction]:
+        """Start again or finish, now that no task is left."""
         has_failed = ending.state is RunState.FAILED
-        if has_failed and ending.port_taken and self._port_retries < MAX_PORT_RETRIES:
+        draws_ports = has_failed and ending.port_taken and self._port_retries < MAX_PORT_RETRIES
+        restarts = has_failed and self._ends_attempt(ending.task) and self.restarts < self.job.max_restarts
+        if not draws_ports and not restarts:
+            return [Finish(ending.state, ending.reason, ending.task)]
+        if self._is_overdue(now):
+            reason = f"the deadline of {self.job.timeouts.run_seconds:g} s passed after {ending.reason}"
+            return [Finish(RunState.TIMED_OUT, reason, ending.task)]
+        if draws_ports:
             self._port_retries += 1
-            return [self._launch_all(now, ending.reason)]
-        if has_failed and self._ends_attempt(ending.task) and self.restarts < self.job.max_restarts:
+        else:
             self.restarts += 1
-            return [self._launch_all(now, ending.reason)]
-        return [Finish(ending.state, ending.reason, ending.task)]
+        return [self._launch_all(now, ending.reason)]
+
+    def _is_overdue(self, now: float) -> bool:
+        run_seconds = self.job.timeouts.run_seconds
+        return run_seconds is not None and now - self._run_started >= run_seconds
 
     def _launch_all(self, now: float, reason: str) -> Launch:
         self._ending = None

@@ -54,12 +54,15 @@ class Resources:
     @classmethod
     def from_table(cls, table: Table) -> Resources:
         """Take the resource keys out of a group's table."""
-        return cls(
-            cpus=table.number("cpus", None),
-            memory_mb=table.memory_mb("memory"),
-            gpus=table.number("gpus", 0) or 0,
-            gpu_memory_mb=table.integer("gpu_memory_mb", 0) or None,
-        )
+        try:
+            return cls(
+                cpus=table.number("cpus", None),
+                memory_mb=table.memory_mb("memory"),
+                gpus=table.number("gpus", 0) or 0,
+                gpu_memory_mb=table.integer("gpu_memory_mb", None),
+            )
+        except JobError as error:
+            raise JobError(f"{table.where}: {error.message}", hint=error.hint) from error
 
     def to_table(self) -> dict[str, Any]:
         """Return what `from_table` reads."""
@@ -264,7 +267,7 @@ class Job:
         for name in GROUPS:
             group_table = table.table(name)
             if group_table is not None:
-                groups.append(Group(name, group_table.integer("count", 1), Resources.from_table(group_table)))
+                groups.append(Group(name, group_table.integer("count", 1) or 0, Resources.from_table(group_table)))
                 group_table.close()
         if not any(group.name in (*TRAINING_GROUPS, "ps") for group in groups):
             groups.insert(0, Group("worker"))
@@ -276,7 +279,7 @@ class Job:
             env=table.mapping("env"),
             files=table.strings("files"),
             image=table.text("image"),
-            max_restarts=table.integer("max_restarts", 0),
+            max_restarts=table.integer("max_restarts", None) or 0,
             timeouts=Timeouts.from_table(table),
             serve=table.strings("serve"),
             folder=table.text("folder", "."),

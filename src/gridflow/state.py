@@ -130,18 +130,6 @@ class RunStatus:
         return {**asdict(self), "tasks": [task.to_dict() for task in self.tasks]}
 
 
-def run_state(tasks: Iterable[TaskStatus]) -> RunState:
-    """Derive a run's state where only its tasks' states are known."""
-    states = {task.state for task in tasks}
-    if TaskState.FAILED in states:
-        return RunState.FAILED
-    if states <= {TaskState.SUCCEEDED, TaskState.STOPPED}:
-        return RunState.SUCCEEDED if TaskState.SUCCEEDED in states else RunState.CANCELLED
-    if states & {TaskState.RUNNING, TaskState.STARTING}:
-        return RunState.RUNNING
-    return RunState.HELD if TaskState.HELD in states else RunState.PENDING
-
-
 def replay(run: str, platform: str, tasks: Sequence[str], events: Iterable[Mapping[str, Any]]) -> RunStatus:
     """Fold a run's events into its status."""
     status = RunStatus(run, platform, RunState.PENDING, ())

@@ -86,9 +86,10 @@ class Table:
         """Take a string."""
         return str(self._take(name, str, "a string", default))
 
-    def integer(self, name: str, default: int) -> int:
+    def integer(self, name: str, default: int | None) -> int | None:
         """Take a whole number."""
-        return int(self._take(name, int, "a whole number", default))
+        value = self._take(name, int, "a whole number", default)
+        return None if value is None else int(value)
 
     def number(self, name: str, default: float | None) -> float | None:
         """Take a number."""

@@ -132,7 +132,7 @@ class Supervisor:
     def _agent_ended(self, agent: _Agent, waited: float = 0.0) -> list[Instruction]:
         """Take the end of an agent's process, and so of its task."""
         returncode = agent.process.wait()
-        if returncode == 0 and agent.last_word is None and waited < _LAST_WORD_SECONDS:
+        if returncode >= 0 and agent.last_word is None and waited < _LAST_WORD_SECONDS:
             # It said how the program ended before it went, but that is still on its way through the server.
             self._loop.call_later(0.02, self._post, self._agent_ended, agent, waited + 0.02)
             return []
