@@ -140,7 +140,7 @@ def test_an_evaluator_that_fails_after_training_has_ended_fails_the_run() -> Non
 def test_a_deciding_task_that_fails_ends_the_attempt() -> None:
     gang = running(job_of(worker=3, ps=1))
     reason = "worker/1 failed: exit code 1"
-    assert gang.ended("worker/1", FAILURE, 1) == [Stop(("worker/0", "worker/2", "ps/0"), reason)]
+    assert gang.ended("worker/1", FAILURE, 1) == [Stop(("worker/0", "worker/2", "ps/0"), reason, is_patient=False)]
     assert end_all(gang, "worker/0", "worker/2", "ps/0") == [Finish(RunState.FAILED, reason, "worker/1")]
     assert gang.states == {
         "worker/0": TaskState.STOPPED,
@@ -171,7 +171,9 @@ def test_how_a_task_failed_is_said_in_more_words_where_they_are_known() -> None:
 def test_the_first_to_say_that_it_fails_is_named_whoever_ends_first() -> None:
     gang = running(job_of(worker=3))
     reason = "worker/2 failed: ValueError: no data"
-    assert gang.failing("worker/2", "ValueError: no data", 1) == [Stop(("worker/0", "worker/1"), reason)]
+    assert gang.failing("worker/2", "ValueError: no data", 1) == [
+        Stop(("worker/0", "worker/1"), reason, is_patient=False)
+    ]
     assert gang.failing("worker/0", "UnavailableError: worker/2 is gone", 2) == []
     assert gang.ended("worker/0", FAILURE, 3) == []
     assert gang.ended("worker/1", TERMINATED, 4) == []
@@ -203,7 +205,7 @@ def test_all_start_again_after_a_failure_up_to_max_restarts_times() -> None:
     gang = running(job)
     for restart in (1, 2):
         reason = "worker/0 failed: exit code 1"
-        assert gang.ended("worker/0", FAILURE, 1) == [Stop(("worker/1", "ps/0"), reason)]
+        assert gang.ended("worker/0", FAILURE, 1) == [Stop(("worker/1", "ps/0"), reason, is_patient=False)]
         assert end_all(gang, "worker/1", "ps/0") == [Launch(job.tasks, reason=reason)]
         assert (gang.restarts, gang.restarts_of("ps/0")) == (restart, restart)
         assert set(gang.states.values()) == {TaskState.PENDING}
@@ -250,7 +252,7 @@ def test_any_other_task_fails_the_run_when_it_may_not_start_again(task: str) -> 
     gang = running(job_of(worker=1, ps=1, data=1, evaluator=1))
     reason = f"{task} failed: exit code 1"
     others = tuple(other for other in gang.job.tasks if other != task)
-    assert gang.ended(task, FAILURE, 1) == [Stop(others, reason)]
+    assert gang.ended(task, FAILURE, 1) == [Stop(others, reason, is_patient=False)]
     assert end_all(gang, *others) == [Finish(RunState.FAILED, reason, task)]
 
 
@@ -267,10 +269,10 @@ def test_any_task_that_fails_before_it_has_joined_ends_the_attempt_since_all_wai
     gang = running(job, unjoined=[task])
     others = tuple(other for other in job.tasks if other != task)
     reason = f"{task} failed: exit code 1"
-    assert gang.ended(task, FAILURE, 1) == [Stop(others, reason)]
+    assert gang.ended(task, FAILURE, 1) == [Stop(others, reason, is_patient=False)]
     assert end_all(gang, *others) == [Launch(job.tasks, reason=reason)]
     assert gang.restarts == 1
-    assert gang.ended(task, FAILURE, 2) == [Stop(others, reason)]
+    assert gang.ended(task, FAILURE, 2) == [Stop(others, reason, is_patient=False)]
     assert end_all(gang, *others) == [Finish(RunState.FAILED, reason, task)]
 
 
@@ -284,7 +286,9 @@ def test_a_port_that_somebody_took_costs_nobody_a_restart(task: str) -> None:
     (other,) = set(job.tasks) - {task}
     for _ in range(MAX_PORT_RETRIES):
         reason = f"{task} failed: port taken"
-        assert gang.ended(task, FAILURE, 1, how="port taken", port_taken=True) == [Stop((other,), reason)]
+        assert gang.ended(task, FAILURE, 1, how="port taken", port_taken=True) == [
+            Stop((other,), reason, is_patient=False)
+        ]
         assert gang.ended(other, TERMINATED, 2) == [Launch(job.tasks, reason=reason)]
         assert (gang.restarts, gang.restarts_of(task)) == (0, 0)
         for each in job.tasks:
@@ -321,7 +325,7 @@ def test_after_new_ports_the_work_is_not_done_until_it_is_done_again() -> None:
     for task in job.tasks:
         gang.joined(task)
     reason = "ps/0 failed: exit code 1"
-    assert gang.ended("ps/0", FAILURE, 4) == [Stop(("worker/0", "evaluator/0"), reason)]
+    assert gang.ended("ps/0", FAILURE, 4) == [Stop(("worker/0", "evaluator/0"), reason, is_patient=False)]
 
 
 def test_the_port_of_a_task_that_was_stopped_is_nobodys_concern() -> None:
@@ -545,7 +549,7 @@ class GangInAFakeWorld(RuleBasedStateMachine):
                 assert finish.reason.startswith(f"{finish.task} failed: ")
                 assert finish.task != "tensorboard/0" or finish.task not in self.joined
             case RunState.TIMED_OUT:
-                assert finish.task in {None, *self.missing}
+                assert finish.task in {None, self.first_failure, *self.missing}
 
     @rule(job=jobs())
     @precondition(lambda self: self.finish is not None)

@@ -39,10 +39,13 @@ class Launch:
 
 @dataclass(frozen=True)
 class Stop:
-    """Stop these tasks: politely first, by force after `stop_seconds`."""
+    """Stop these tasks: politely first, by force after a grace."""
 
     tasks: tuple[str, ...]
     reason: str
+    #: Whether they get the job's `stop_seconds`. Peers of a failed task do not: they wait for it in vain, have nothing
+    #: consistent to save, and TensorFlow's collectives catch SIGTERM.
+    is_patient: bool = True
 
 
 @dataclass(frozen=True)
@@ -177,14 +180,15 @@ class Gang:
     def _wind_down(self, ending: _Ending, now: float, spare: str | None = None) -> list[Instruction]:
         """Stop all that lives; `spare` is ending by itself and should say so with its own exit code."""
         self._ending = ending
-        return self._stop((task for task in self._live() if task != spare), ending.reason) or self._proceed(now)
+        others = (task for task in self._live() if task != spare)
+        return self._stop(others, ending.reason, ending.state is not RunState.FAILED) or self._proceed(now)
 
-    def _stop(self, tasks: Iterable[str], reason: str) -> list[Instruction]:
+    def _stop(self, tasks: Iterable[str], reason: str, is_patient: bool = True) -> list[Instruction]:
         fresh = tuple(task for task in tasks if task not in self._stopping)
         self._stopping.update(fresh)
         for task in fresh:
             self._awaited.pop(task, None)
-        return [Stop(fresh, reason)] if fresh else []
+        return [Stop(fresh, reason, is_patient)] if fresh else []
 
     # How a run goes on
 

@@ -29,7 +29,9 @@ from gridflow.store import RunFolder
 from gridflow.task import identity
 
 _TICK_SECONDS = 0.25
-#: On top of the job's stop timeout: after that an agent that does not end is killed.
+#: The grace of a task that is stopped because a peer failed.
+_IMPATIENT_STOP_SECONDS = 2.0
+#: On top of a task's grace: after that an agent that does not end is killed.
 _EXTRA_STOP_SECONDS = 5.0
 #: How long an agent's last message may come after its end.
 _LAST_WORD_SECONDS = 2.0
@@ -45,6 +47,7 @@ class _Agent:
         self.last_word: dict[str, Any] | None = None
         self.error = ""
         self.stop_reason = ""
+        self.hurry_at: float | None = None
         self.kill_at: float | None = None
 
 
@@ -176,6 +179,10 @@ class Supervisor:
                 self._agents[task].error = f"nothing was heard of its agent for {self._roster.lease_seconds:g} s"
                 self._kill(self._agents[task])
         for agent in self._agents.values():
+            if agent.hurry_at is not None and now >= agent.hurry_at:
+                agent.hurry_at = None
+                # Asked twice, an agent kills its program.
+                processes.send_signal(agent.process.pid, signal.SIGTERM)
             if agent.kill_at is not None and now >= agent.kill_at:
                 self._kill(agent)
         processes.reap_adopted(self._agent_pids())
@@ -250,8 +257,12 @@ class Supervisor:
         for task in stop.tasks:
             agent = self._agents.get(task)
             if agent is not None:
+                grace = self._job.timeouts.stop_seconds
+                if not stop.is_patient:
+                    grace = min(grace, _IMPATIENT_STOP_SECONDS)
                 agent.stop_reason = stop.reason
-                agent.kill_at = time.monotonic() + self._job.timeouts.stop_seconds + _EXTRA_STOP_SECONDS
+                agent.hurry_at = time.monotonic() + grace
+                agent.kill_at = agent.hurry_at + _EXTRA_STOP_SECONDS
                 processes.send_signal(agent.process.pid, signal.SIGTERM)
 
     def _kill(self, agent: _Agent) -> None:

@@ -95,7 +95,7 @@ class Agent:
                     return child.reap()
                 if stop_signals in ready:
                     stop_signals.clear()
-                    child.stop()
+                    child.hurry()
                 if child.report_fd in ready:
                     self._forward_reports(child, client if connected else None)
                     if child.is_silent:

@@ -71,6 +71,12 @@ class Child:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGTERM)
 
+    def hurry(self) -> None:
+        """Ask the program to end; where it was asked before, kill it."""
+        if self.is_asked_to_end:
+            self._kill_at = time.monotonic()
+        self.stop()
+
     def expect_end(self) -> None:
         """Give the program `stop_seconds` to end by itself."""
         if self._kill_at is None:
