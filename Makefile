@@ -4,7 +4,7 @@ INSTALLED := .venv/.installed
 BENCH_ARGS ?= --quick
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check integration bench clean
+.PHONY: help setup jar demo test check integration bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -13,6 +13,9 @@ setup: $(INSTALLED) ## Make .venv and install all that development needs (PYTHON
 
 $(INSTALLED): pyproject.toml constraints.txt scripts/setup
 	@scripts/setup $@
+
+jar: setup ## Build the jar that gives Spark and Hadoop the TFRecord formats
+	@scripts/build-jar
 
 demo: setup ## Train the digits example on two workers of this machine
 	@scripts/demo
