@@ -271,7 +271,8 @@ def odd_encodings() -> list[Golden]:
         ],
         "unknown-fields.tfrecord": [
             unknown + delimited(1, unknown + entry("a", one)) + unknown,
-            delimited(1, delimited(1, unknown + delimited(1, b"a") + unknown + delimited(2, unknown + one + unknown))),
+            # Not beside key and value: there protobuf's own libraries disagree whether the entry counts.
+            delimited(1, entry("a", unknown + one + unknown)),
             delimited(1, entry("a", delimited(3, unknown + delimited(1, b"\x07") + unknown))),
             delimited(1, entry("a", delimited(3, b"\x0d1234" + delimited(1, b"\x08")))),  # field 1 of a foreign wire type
         ],

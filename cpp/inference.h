@@ -1,0 +1,46 @@
+// What features a stream of records holds, for the schema that follows from it.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+
+#include "decoder.h"
+
+namespace gridflow {
+
+class Inference {
+public:
+    struct Seen {
+        int64_t records = 0;      // that have it, with a kind
+        int64_t numbers_at = -1;  // the first record with numbers, and with bytes
+        int64_t bytes_at = -1;
+        int64_t bytes_offset = -1, numbers_offset = -1;
+        bool has_integers = false, has_floats = false, has_bytes = false;
+        bool is_scalar = true;  // every list has one value
+        bool is_utf8 = true;
+        int64_t size = -1;  // of every list; -2 if they differ
+    };
+    using Found = std::unordered_map<std::string, Seen>;
+
+    Inference(RecordType type, uint64_t max_length, bool skip, bool check_crc, int64_t limit);
+
+    Framer& framer() { return framer_; }
+    // Looks at what has been committed; kEnd also when `limit` records have been seen.
+    Decoder::State look();
+    const Found& features() const { return features_; }
+    const Found& lists() const { return lists_; }
+    int64_t records() const { return records_; }
+
+private:
+    void look_at(Span payload);
+    void look_at_feature(Seen& seen, const FeatureView& feature);
+    void look_at_entries(Span map, std::unordered_map<std::string, std::vector<Span>>& entries);
+
+    Framer framer_;
+    RecordType type_;
+    int64_t limit_, records_ = 0;
+    Found features_, lists_;
+    FeatureView scratch_;
+};
+
+}  // namespace gridflow
