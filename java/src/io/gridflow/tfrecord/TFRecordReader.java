@@ -146,20 +146,22 @@ public final class TFRecordReader implements Closeable {
     private int read() throws IOException {
         try {
             return in.read(buffer, limit, buffer.length - limit);
-        } catch (TFRecordException error) {
-            throw error;
         } catch (IOException error) {
-            throw new TFRecordException(name, index, offset, String.valueOf(error.getMessage()), error);
+            throw new IOException(message(String.valueOf(error.getMessage())), error);
         }
     }
 
-    /** An error about the record that was read last. */
-    public TFRecordException error(String problem) {
-        return new TFRecordException(name, index, offset, problem);
+    /**
+     * An error about the record that was read last, naming the file and where in it.
+     *
+     * <p>It is no class of ours, since in a session that the jar was added to, Spark's driver could not load that.
+     */
+    public IOException error(String problem) {
+        return new IOException(message(problem));
     }
 
-    public TFRecordException error(String problem, Throwable cause) {
-        return new TFRecordException(name, index, offset, problem, cause);
+    private String message(String problem) {
+        return name + ", record " + index + " at byte " + offset + ": " + problem;
     }
 
     /** The array that holds the record; another record may lie in another array. */

@@ -1,10 +1,10 @@
 package io.gridflow.tfrecord.spark;
 
 import io.gridflow.tfrecord.TFRecordReader;
-import io.gridflow.tfrecord.TFRecordException;
 import io.gridflow.tfrecord.wire.FeatureMap;
 import io.gridflow.tfrecord.wire.RecordScanner;
 import io.gridflow.tfrecord.wire.WireException;
+import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
@@ -54,7 +54,7 @@ final class RowDecoder {
     }
 
     /** Decode the record that was read last. */
-    UnsafeRow decode(TFRecordReader record) throws TFRecordException {
+    UnsafeRow decode(TFRecordReader record) throws IOException {
         row.reset();
         row.zeroOutNullBytes();
         int start = record.start();
@@ -74,7 +74,7 @@ final class RowDecoder {
             }
         } catch (WireException error) {
             String where = column < 0 ? "" : "column '" + names[column] + "': ";
-            throw record.error(where + error.getMessage(), error);
+            throw record.error(where + error.getMessage());
         }
         return row.getRow();
     }

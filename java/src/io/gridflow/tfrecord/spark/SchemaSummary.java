@@ -41,7 +41,7 @@ final class SchemaSummary {
                 addFeatureLists();
             }
         } catch (WireException error) {
-            throw records.error(error.getMessage(), error);
+            throw records.error(error.getMessage());
         }
     }
 

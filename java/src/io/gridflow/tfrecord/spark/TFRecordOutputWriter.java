@@ -3,6 +3,7 @@ package io.gridflow.tfrecord.spark;
 import io.gridflow.tfrecord.TFRecordWriter;
 import io.gridflow.tfrecord.hadoop.OutputCompression;
 import io.gridflow.tfrecord.wire.MessageBuffer;
+import io.gridflow.tfrecord.wire.WireException;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import org.apache.hadoop.conf.Configuration;
@@ -40,6 +41,9 @@ final class TFRecordOutputWriter extends OutputWriter {
             }
         } catch (IOException error) {
             throw new UncheckedIOException(error);
+        } catch (WireException error) {
+            // The driver may not know our class.
+            throw new IllegalArgumentException(error.getMessage());
         }
     }
 
