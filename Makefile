@@ -33,5 +33,10 @@ integration: setup ## Start the real systems and run the tests against them
 bench: setup ## Measure Gridflow against its peers (BENCH_ARGS=--quick)
 	@scripts/bench $(BENCH_ARGS)
 
+FUZZ_SECONDS ?= 300
+
+fuzz: ## Feed damaged files to the TFRecord codec under sanitizers (FUZZ_SECONDS=300)
+	@scripts/fuzz $(FUZZ_SECONDS)
+
 clean: ## Remove .venv and all that was built
 	@scripts/clean

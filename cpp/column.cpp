@@ -58,7 +58,7 @@ void Validity::truncate(size_t length) {
             if (!(bits_[length_ / 8] >> (length_ % 8) & 1)) --nulls_;
         }
     }
-    length_ = length;
+    if (length < length_) length_ = length;
 }
 
 void* Validity::release() {
@@ -115,8 +115,6 @@ inline size_t Column::values() const {
     if (width_) return data_.size() / width_;
     return spec_.type == Physical::kNull ? null_values_ : byte_offsets_.size() - 1;
 }
-
-inline void Column::mark() { mark_ = {data_.size(), byte_offsets_.size(), offsets_.size()}; }
 
 inline void Column::put_int64(int64_t value) {
     if (is_checked_ && (value < spec_.low || value > spec_.high)) fail_range(value);
@@ -227,14 +225,13 @@ inline void Column::end_row(size_t values_before) {
 bool Column::append_usual(Kind kind, Span list) {
     if (spec_.type == Physical::kNull) return false;
     const uint8_t* at = list.begin;
-    mark();
     const size_t before = spec_.depth == 0 ? 0 : values();
     if (kind == Kind::kBytes) {
         size_t count = 0;
         while (at < list.end) {
             uint64_t length;
             if (*at++ != 0x0a || !read_varint(at, list.end, length) || length > static_cast<size_t>(list.end - at)) {
-                take_back_values();
+                take_back(rows_.length());
                 return false;
             }
             put_bytes({at, at + length});
@@ -267,7 +264,7 @@ bool Column::append_usual(Kind kind, Span list) {
             return true;
         }
         if (!put_packed_int64(at, list.end)) {
-            take_back_values();
+            take_back(rows_.length());
             return false;
         }
     } else {
@@ -280,18 +277,13 @@ bool Column::append_usual(Kind kind, Span list) {
         put_packed_floats(at, length / 4);
     }
     if (spec_.depth == 0) {
-        const size_t count = (data_.size() - mark_.data) / width_;
+        const size_t count = values() - rows_.length();
         if (count != 1) fail_count(count);
         rows_.append_valid();
         return true;
     }
     end_row(before);
     return true;
-}
-
-void Column::take_back_values() {
-    data_.resize(mark_.data);
-    if (byte_offsets_.size() > mark_.strings) byte_offsets_.resize(mark_.strings);
 }
 
 void Column::append_values(const FeatureView& feature) {
@@ -304,7 +296,6 @@ void Column::append_values(const FeatureView& feature) {
 
 void Column::append(const FeatureView& feature) {
     if (feature.kind == Kind::kNone) return append_null();
-    mark();
     if (spec_.type == Physical::kNull && spec_.depth == 0) {
         if (feature.count()) fail_kind(feature.kind);
         return append_null();
@@ -315,7 +306,6 @@ void Column::append(const FeatureView& feature) {
 }
 
 void Column::append_null() {
-    mark();
     if (spec_.depth == 0) {
         put_empty(1);
     } else if (spec_.depth == 2) {
@@ -329,7 +319,6 @@ void Column::append_null() {
 }
 
 void Column::append_lists(const std::vector<Span>& lists, FeatureView& scratch) {
-    mark();
     Field field;
     for (Span list : lists) {
         while (read_field(list, field)) {
@@ -350,18 +339,31 @@ void Column::append_lists(const std::vector<Span>& lists, FeatureView& scratch) 
 }
 
 void Column::append_payload(Span payload) {
-    mark();
     put_bytes(payload);
     rows_.append_valid();
 }
 
 void Column::take_back(size_t rows) {
-    take_back_values();
-    if (spec_.type == Physical::kNull && spec_.depth == 0) null_values_ = rows;
-    if (offsets_.size() > mark_.lists) offsets_.resize(mark_.lists);
+    size_t values = rows;
     if (spec_.depth == 2) {
-        if (outer_offsets_.size() > rows + 1) outer_offsets_.resize(rows + 1);
-        inner_.truncate(offsets_.size() - 1);
+        outer_offsets_.resize(rows + 1);
+        const auto lists = static_cast<size_t>(outer_offsets_[rows]);
+        inner_.truncate(lists);
+        offsets_.resize(lists + 1);
+        values = static_cast<size_t>(offsets_[lists]);
+    } else if (spec_.depth == 1 && spec_.fixed_size >= 0) {
+        values = rows * static_cast<size_t>(spec_.fixed_size);
+    } else if (spec_.depth == 1) {
+        offsets_.resize(rows + 1);
+        values = static_cast<size_t>(offsets_[rows]);
+    }
+    if (width_) {
+        data_.resize(values * width_);
+    } else if (spec_.type == Physical::kNull) {
+        null_values_ = values;
+    } else {
+        byte_offsets_.resize(values + 1);
+        data_.resize(static_cast<size_t>(byte_offsets_[values]));
     }
     rows_.truncate(rows);
 }

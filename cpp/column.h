@@ -56,6 +56,34 @@ public:
     // Prepares memory for a batch of about as many values as the last one had.
     void begin(size_t rows);
 
+    // Appends a scalar that is alone in its list, `data` being the value itself. False: nothing was appended.
+    bool append_scalar(Kind kind, Span data) {
+        if (spec_.depth != 0) return false;
+        if (kind == Kind::kInt64) {
+            uint64_t value;
+            if (spec_.type != Physical::kInt64 || is_checked_ || !read_varint(data.begin, data.end, value) ||
+                data.begin != data.end)
+                return false;
+            std::memcpy(data_.extend(8), &value, 8);
+        } else if (kind == Kind::kFloat) {
+            if (spec_.type != Physical::kFloat || data.size() != 4) return false;
+            std::memcpy(data_.extend(4), data.begin, 4);
+        } else {
+            if (spec_.type == Physical::kUtf8 ? !is_utf8(data) : spec_.type != Physical::kBinary) return false;
+            // Short strings are copied as whole words; behind them is slack on both sides.
+            const size_t size = data.size();
+            uint8_t* out = data_.extend(size + Framer::kSlack);
+            if (size <= 16) {
+                std::memcpy(out, data.begin, 16);
+            } else {
+                std::memcpy(out, data.begin, size);
+            }
+            data_.resize(data_.size() - Framer::kSlack);
+            byte_offsets_.push(static_cast<int32_t>(data_.size()));
+        }
+        rows_.append_valid();
+        return true;
+    }
     // Appends a row from a list in its usual encoding: one part, numbers packed. False: it is of another encoding,
     // nothing was appended, and `append` has to do it.
     bool append_usual(Kind kind, Span list);
@@ -81,8 +109,6 @@ private:
     [[noreturn]] void fail_range(int64_t value) const;
     [[noreturn]] void fail_utf8() const;
 
-    void mark();
-    void take_back_values();
     void end_row(size_t values_before);
     size_t values() const;
     void append_values(const FeatureView& feature);
@@ -103,9 +129,6 @@ private:
     Buffer<int32_t> outer_offsets_;
     Validity rows_, inner_;
     size_t null_values_ = 0;
-    struct Mark {
-        size_t data, strings, lists;
-    } mark_{};
     size_t data_hint_ = 0, strings_hint_ = 0, lists_hint_ = 0;
 };
 

@@ -196,6 +196,21 @@ inline bool Decoder::decode_usual_entry(Span entry) {
     const uint8_t* key = at + 2;
     if (key_size + 4 > entry.size()) return false;
     at = key + key_size;
+    const size_t rest = static_cast<size_t>(entry.end - at);
+    const uint64_t word = load_word(at);
+    const uint64_t tag_bits = word & 0xff0000;
+    // 12 LENGTH TAG LENGTH 0a LENGTH VALUE: one value, or packed ones, all lengths of one byte.
+    const uint64_t expected = 0x0a00000012ull | (rest - 2) << 8 | tag_bits | (rest - 4) << 24 | (rest - 6) << 40;
+    if (rest >= 6 && rest < 0x80 && (word & 0xffffffffffffull) == expected &&
+        (tag_bits == 0x0a0000 || tag_bits == 0x120000 || tag_bits == 0x1a0000)) {
+        Names::Name* name = features_.find(previous_, key, key_size);
+        if (name->column < 0) return true;
+        Column& column = columns_[static_cast<size_t>(name->column)];
+        begin_cell(column);
+        const Kind kind = static_cast<Kind>(tag_bits >> 19);
+        if (column.append_scalar(kind, {at + 6, entry.end})) return true;
+        return column.append_usual(kind, {at + 4, entry.end});
+    }
     uint64_t length;
     if (*at++ != 0x12 || !read_varint(at, entry.end, length) || length != static_cast<size_t>(entry.end - at))
         return false;

@@ -26,15 +26,31 @@ inline uint64_t load_word(const uint8_t* at) {
     return word;
 }
 
+// At `at` eight bytes must be readable, beyond `end` too: all spans lie in a Framer's buffer, which has slack.
 inline bool read_varint(const uint8_t*& at, const uint8_t* end, uint64_t& value) {
-    if (at < end && *at < 0x80) {
-        value = *at++;
+    if (at >= end) return false;
+    uint64_t word = load_word(at);
+    if (!(word & 0x80)) {
+        value = word & 0x7f;
+        ++at;
+        return true;
+    }
+    const uint64_t stops = ~word & 0x8080808080808080ull;
+    if (stops) {
+        const auto size = static_cast<size_t>(__builtin_ctzll(stops) + 1) / 8;
+        if (size > static_cast<size_t>(end - at)) return false;
+        // Keep the bytes up to the one that stops, then close the gaps of one bit between them.
+        word &= stops ^ (stops - 1);
+        word = ((word & 0x7f007f007f007f00ull) >> 1) | (word & 0x007f007f007f007full);
+        word = ((word & 0x3fff00003fff0000ull) >> 2) | (word & 0x00003fff00003fffull);
+        value = ((word & 0x0fffffff00000000ull) >> 4) | (word & 0x000000000fffffffull);
+        at += size;
         return true;
     }
     uint64_t result = 0;
     for (int shift = 0; shift < 70 && at < end; shift += 7) {
         const uint64_t byte = *at++;
-        result |= (byte & 0x7f) << (shift < 64 ? shift : 63);
+        result |= (byte & 0x7f) << (shift < 63 ? shift : 63);
         if (byte < 0x80) {
             value = result;
             return true;
