@@ -62,15 +62,31 @@ void Names::rehash() {
 
 void Names::add(const std::string& text, int column) { insert(text, column); }
 
-Names::Name* Names::look_up(const uint8_t* key, size_t size) {
+Names::Name* Names::probe(const uint8_t* key, size_t size) {
     for (size_t at = slot(key, size); slots_[at]; at = (at + 1) & (slots_.size() - 1)) {
         Name* name = slots_[at];
         if (name->text.size() == size && std::memcmp(name->text.data(), key, size) == 0) return name;
     }
+    return nullptr;
+}
+
+Names::Name* Names::look_up(const uint8_t* key, size_t size) {
+    if (Name* known = probe(key, size)) return known;
     if (!is_utf8({key, key + size})) bad_message("a feature's name is not UTF-8");
     if (learned_ >= kMaxLearned || size > 1000) return &stranger_;
     ++learned_;
     return insert(std::string(reinterpret_cast<const char*>(key), size), -1);
+}
+
+Names::Name* Names::find_or_add(Name*& previous, const uint8_t* key, size_t size, int column) {
+    Name* found = previous->next;
+    if (!found->is(key, size)) {
+        found = probe(key, size);
+        if (!found) found = insert(std::string(reinterpret_cast<const char*>(key), size), column);
+        previous->next = found;
+    }
+    previous = found;
+    return found;
 }
 
 Decoder::Decoder(std::vector<ColumnSpec> columns, RecordType type, size_t batch_rows, size_t batch_bytes,
@@ -153,43 +169,14 @@ void Decoder::decode_record(Span payload) {
     misfits_.clear();
     Field field;
     while (read_field(payload, field)) {
-        if (field.is(1, kDelimited)) {
-            Span features = field.bytes;
-            while (!features.empty()) {
-                try {
-                    decode_features(features);
-                } catch (const BadRecord& error) {
-                    note_misfit(error);
-                }
-            }
-        }
+        if (field.is(1, kDelimited)) decode_features(field.bytes);
         if (field.is(2, kDelimited) && type_ == RecordType::kSequenceExample) decode_lists(field.bytes);
     }
     if (!misfits_.empty()) throw misfits_.front().second;
 }
 
-// Takes entries from the front of a map; after an exception the rest is still to be decoded.
-void Decoder::decode_features(Span& features) {
-    const uint8_t* end = features.end;
-    while (features.begin < end) {
-        const uint8_t* at = features.begin;
-        const uint8_t* body = at + 1;
-        uint64_t length;
-        if (*at == 0x0a && read_varint(body, end, length) && length <= static_cast<size_t>(end - body)) {
-            features.begin = body + length;
-            if (decode_usual_entry({body, body + length})) continue;
-            features.begin = at;
-        }
-        // One field the thorough way.
-        Field field;
-        read_field(features, field);
-        each_entry({at, features.begin},
-                   [this](Span key, const std::vector<Span>& values) { decode_entry(key, values); });
-    }
-}
-
 // An entry as all usual writers make it: 0a KEY 12 FEATURE, the feature's list in one part. False: it is not.
-inline bool Decoder::decode_usual_entry(Span entry) {
+inline bool Decoder::decode_usual_entry(Span entry, Names::Name*& previous) {
     const uint8_t* at = entry.begin;
     if (entry.size() < 4 || at[0] != 0x0a || at[1] >= 0x80) return false;
     const size_t key_size = at[1];
@@ -203,7 +190,7 @@ inline bool Decoder::decode_usual_entry(Span entry) {
     const uint64_t expected = 0x0a00000012ull | (rest - 2) << 8 | tag_bits | (rest - 4) << 24 | (rest - 6) << 40;
     if (rest >= 6 && rest < 0x80 && (word & 0xffffffffffffull) == expected &&
         (tag_bits == 0x0a0000 || tag_bits == 0x120000 || tag_bits == 0x1a0000)) {
-        Names::Name* name = features_.find(previous_, key, key_size);
+        Names::Name* name = features_.find(previous, key, key_size);
         if (name->column < 0) return true;
         Column& column = columns_[static_cast<size_t>(name->column)];
         begin_cell(column);
@@ -214,7 +201,7 @@ inline bool Decoder::decode_usual_entry(Span entry) {
     uint64_t length;
     if (*at++ != 0x12 || !read_varint(at, entry.end, length) || length != static_cast<size_t>(entry.end - at))
         return false;
-    Names::Name* name = features_.find(previous_, key, key_size);
+    Names::Name* name = features_.find(previous, key, key_size);
     if (name->column < 0) return true;
     Column& column = columns_[static_cast<size_t>(name->column)];
     if (length < 2) return false;
@@ -225,8 +212,43 @@ inline bool Decoder::decode_usual_entry(Span entry) {
     return column.append_usual(static_cast<Kind>(tag >> 3), {at, entry.end});
 }
 
-void Decoder::decode_entry(Span key, const std::vector<Span>& values) {
-    Names::Name* name = features_.find(previous_, key.begin, key.size());
+void Decoder::decode_features(Span features) {
+    const uint8_t* at = features.begin;
+    const uint8_t* next = at;
+    const uint8_t* const end = features.end;
+    Names::Name* previous = previous_;
+    while (at < end) {
+        try {
+            while (at < end) {
+                const uint8_t* body = at + 1;
+                uint64_t length;
+                if (*at == 0x0a && read_varint(body, end, length) && length <= static_cast<size_t>(end - body)) {
+                    next = body + length;
+                    if (decode_usual_entry({body, next}, previous)) {
+                        at = next;
+                        continue;
+                    }
+                }
+                // One field the thorough way.
+                Span rest{at, end};
+                Field field;
+                read_field(rest, field);
+                next = rest.begin;
+                each_entry({at, next}, [&](Span key, const std::vector<Span>& values) {
+                    decode_entry(key, values, previous);
+                });
+                at = next;
+            }
+        } catch (const BadRecord& error) {
+            note_misfit(error);
+            at = next;
+        }
+    }
+    previous_ = previous;
+}
+
+void Decoder::decode_entry(Span key, const std::vector<Span>& values, Names::Name*& previous) {
+    Names::Name* name = features_.find(previous, key.begin, key.size());
     if (name->column < 0) return;
     Column& column = columns_[static_cast<size_t>(name->column)];
     scratch_.clear();

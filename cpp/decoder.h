@@ -43,11 +43,14 @@ public:
         previous = guess;
         return guess;
     }
+    // Finds a name, or adds it with the given column.
+    Name* find_or_add(Name*& previous, const uint8_t* key, size_t size, int column);
     Name* first() { return &before_first_; }
 
 private:
     static constexpr size_t kMaxLearned = 4096;
     Name* look_up(const uint8_t* key, size_t size);
+    Name* probe(const uint8_t* key, size_t size);
     Name* insert(const std::string& text, int column);
     size_t slot(const uint8_t* key, size_t size) const;
     void rehash();
@@ -74,9 +77,9 @@ public:
 
 private:
     void decode_record(Span payload);
-    void decode_features(Span& features);
-    bool decode_usual_entry(Span entry);
-    void decode_entry(Span key, const std::vector<Span>& values);
+    void decode_features(Span features);
+    __attribute__((always_inline)) bool decode_usual_entry(Span entry, Names::Name*& previous);
+    void decode_entry(Span key, const std::vector<Span>& values, Names::Name*& previous);
     void decode_lists(Span lists);
     void begin_cell(Column& column);
     void note_misfit(const BadRecord& error);

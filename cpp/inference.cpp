@@ -22,37 +22,56 @@ Decoder::State Inference::look() {
     return Decoder::State::kEnd;
 }
 
-// Of entries with equal keys only the last counts, so all are gathered first.
+void Inference::Table::gather(Span map, int64_t stamp) {
+    Names::Name* previous = names.first();
+    each_entry(map, [&](Span key, const std::vector<Span>& values) {
+        const auto next = static_cast<int>(rows.size());
+        Names::Name* name = names.find_or_add(previous, key.begin, key.size(), next);
+        if (name->column == next) {
+            rows.emplace_back();
+            rows.back().name = name->text;
+        }
+        Row& row = rows[static_cast<size_t>(name->column)];
+        if (row.stamp != stamp) touched.push_back(&row);
+        row.stamp = stamp;
+        row.values = values;
+    });
+}
+
+Inference::Found Inference::Table::found() const {
+    Found table;
+    for (const Row& row : rows)
+        if (row.seen.is_met) table[row.name] = row.seen;
+    return table;
+}
+
 void Inference::look_at(Span payload) {
     if (type_ == RecordType::kByteArray) return;
-    std::unordered_map<std::string, std::vector<Span>> features, lists;
+    ++stamp_;
+    features_.touched.clear();
+    lists_.touched.clear();
     Field field;
     while (read_field(payload, field)) {
-        if (field.is(1, kDelimited)) look_at_entries(field.bytes, features);
-        if (field.is(2, kDelimited) && type_ == RecordType::kSequenceExample) look_at_entries(field.bytes, lists);
+        if (field.is(1, kDelimited)) features_.gather(field.bytes, stamp_);
+        if (field.is(2, kDelimited) && type_ == RecordType::kSequenceExample) lists_.gather(field.bytes, stamp_);
     }
-    for (const auto& [name, values] : features) {
+    for (Table::Row* row : features_.touched) {
         scratch_.clear();
-        for (Span value : values) scratch_.merge(value);
-        look_at_feature(features_[name], scratch_);
+        for (Span value : row->values) scratch_.merge(value);
+        row->seen.is_met = true;
+        look_at_feature(row->seen, scratch_);
     }
-    for (const auto& [name, values] : lists) {
-        Seen& seen = lists_[name];
-        for (Span list : values) {
+    for (Table::Row* row : lists_.touched) {
+        row->seen.is_met = true;
+        for (Span list : row->values) {
             while (read_field(list, field)) {
                 if (!field.is(1, kDelimited)) continue;
                 scratch_.clear();
                 scratch_.merge(field.bytes);
-                look_at_feature(seen, scratch_);
+                look_at_feature(row->seen, scratch_);
             }
         }
     }
-}
-
-void Inference::look_at_entries(Span map, std::unordered_map<std::string, std::vector<Span>>& entries) {
-    each_entry(map, [&](Span key, const std::vector<Span>& values) {
-        entries[std::string(reinterpret_cast<const char*>(key.begin), key.size())] = values;
-    });
 }
 
 void Inference::look_at_feature(Seen& seen, const FeatureView& feature) {

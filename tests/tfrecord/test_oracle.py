@@ -130,7 +130,9 @@ def test_any_encoding_of_examples_is_read_as_protobuf_reads_it(payloads: list[by
     st.lists(examples(), min_size=1, max_size=4),
     st.dictionaries(
         NAMES,
-        st.sampled_from(["bigint", "int", "double", "string", "array<bigint>", "array<float>", "array<binary>", "void"]),
+        st.sampled_from(
+            ["bigint", "int", "double", "string", "array<bigint>", "array<float>", "array<binary>", "void"]
+        ),
         min_size=1,
     ),
 )
@@ -246,9 +248,7 @@ def test_a_nested_table_comes_back_as_sequence_examples(table: pa.Table) -> None
 @given(st.lists(st.tuples(INT64, FLOAT, st.binary(max_size=9), st.lists(INT64, max_size=4)), min_size=1, max_size=5))
 def test_the_feature_spec_lets_parse_example_read_the_same(rows: list[Any]) -> None:
     i, f, s, many = zip(*rows, strict=True)
-    table = pa.table(
-        {"i": i, "f": pa.array(f, pa.float32()), "s": s, "many": pa.array(many, pa.list_(pa.int64()))}
-    )
+    table = pa.table({"i": i, "f": pa.array(f, pa.float32()), "s": s, "many": pa.array(many, pa.list_(pa.int64()))})
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "file.tfrecord"
         tfrecord.write(table, path)

@@ -302,6 +302,12 @@ class FileSink:
         self._packer = None if compression == "none" else zlib.compressobj(level, wbits=_WINDOW_BITS[compression])
         self._stream: pa.NativeFile | None = None
 
+    @property
+    def stream(self) -> pa.NativeFile:
+        """The file itself, for writers of other formats; uncompressed only."""
+        assert self._stream is not None
+        return self._stream
+
     def __enter__(self) -> FileSink:
         try:
             self._stream = self._filesystem.open_output_stream(self._aside, compression=None)
@@ -309,7 +315,7 @@ class FileSink:
             raise UsageError(f"{self.name}: cannot be written ({error})") from error
         return self
 
-    def write(self, data: memoryview) -> None:
+    def write(self, data: memoryview | bytes) -> None:
         """Write some bytes."""
         assert self._stream is not None
         self._stream.write(data if self._packer is None else self._packer.compress(data))

@@ -16,7 +16,8 @@ from gridflow.tfrecord.columns import BYTE_ARRAY, Column, RecordType, Seen, chec
 from gridflow.tfrecord.files import Compression, FileSource, Loss, Paths, find, note_loss, pump, record_error
 from gridflow.tfrecord.parallel import in_order
 
-_BATCH_BYTES = 64 << 20
+#: A batch ends after so many bytes of records, since smaller ones stay in the processor's cache.
+_BATCH_BYTES = 8 << 20
 
 
 class Options(TypedDict, total=False):

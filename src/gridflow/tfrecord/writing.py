@@ -16,7 +16,7 @@ from gridflow.tfrecord.columns import Column, RecordType, plan
 from gridflow.tfrecord.files import Compression, FileSink, record_error
 
 #: Rows and bytes that are encoded at once.
-_SLICE_ROWS, _SLICE_BYTES = 8192, 16 << 20
+_SLICE_ROWS, _SLICE_BYTES = 8192, 1 << 20
 
 
 def write(
