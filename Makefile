@@ -1,6 +1,7 @@
 # Each target is one script of scripts/; CI runs the same ones.
 
 INSTALLED := .venv/.installed
+JAR := src/gridflow/tfrecord/jars/gridflow-tfrecord.jar
 BENCH_ARGS ?= --quick
 
 .DEFAULT_GOAL := help
@@ -9,12 +10,14 @@ BENCH_ARGS ?= --quick
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-setup: $(INSTALLED) ## Make .venv and install all that development needs (PYTHON=... chooses the interpreter)
+setup: $(INSTALLED) $(JAR) ## Make .venv and install all that development needs (PYTHON=... chooses the interpreter)
 
 $(INSTALLED): pyproject.toml constraints.txt scripts/setup
 	@scripts/setup $@
 
-jar: setup ## Build the jar that gives Spark and Hadoop the TFRecord formats
+jar: $(JAR) ## Build the jar that gives Spark and Hadoop the TFRecord formats
+
+$(JAR): $(INSTALLED) scripts/build-jar $(shell find java -type f)
 	@scripts/build-jar
 
 demo: setup ## Train the digits example on two workers of this machine

@@ -21,11 +21,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from gridflow.tfrecord.spark import register
 
     scratch = tmp_path_factory.mktemp("spark")
-    builder = SparkSession.builder.master("local[2]").appName("tests")
+    builder = SparkSession.builder.master("local[2,2]").appName("tests")
     for key, value in _settings(scratch).items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     register(session)
+    # The first job of a Python program opens a connection that stays: no test is to be blamed for it.
+    session.sparkContext.parallelize([1], 1).map(abs).count()
     yield session
     session.stop()
     # Spark would keep its JVM until the interpreter ends.
@@ -50,7 +52,6 @@ def _settings(scratch: Path) -> dict[str, str]:
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        "spark.task.maxFailures": "2",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }

@@ -39,7 +39,7 @@ def test_golden_file_is_read_as_expected(spark: SparkSession, path: Path) -> Non
     expected = json.loads(path.read_text())
     for read in expected["reads"]:
         if "error" in read:
-            with pytest.raises(Exception, match=".") as raised:
+            with pytest.raises(Exception, match=r".") as raised:
                 rows(frame(spark, expected, read))
             check_error(cause(raised.value), expected["file"], read["error"])
         else:
