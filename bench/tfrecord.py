@@ -1,8 +1,8 @@
 """The TFRecord codec against its peers, on one processor, in one run.
 
-Two sets: Examples with 10 int64, 10 float and 2 bytes features, and Examples with 784 floats. Each way to read ends with
-Arrow batches, each way to write with a file; rates are megabytes of the file per second of processor time, the best of
-some rounds. Peers are installed into environments of their own below the cache folder ($GRIDFLOW_TEST_CACHE), beside
+Two sets: Examples with 10 int64, 10 float and 2 bytes features, and Examples with 784 floats. Each way to read ends
+with Arrow batches, each way to write with a file; rates are megabytes of the file per second of processor time, the
+best of some rounds. Peers are installed into environments of their own below the cache folder ($GRIDFLOW_TEST_CACHE), beside
 this one's packages, so that their demands on versions bind nobody.
 
 `bare scan` is framing and checksums alone: what any reader has to do.
@@ -74,7 +74,7 @@ def make_table(of: Set) -> Any:
         columns[f"text{number}"] = [f"text {number} of the record {row}" for row in range(of.records)]
     if of.array:
         values = random.random(of.records * of.array, np.float32)
-        offsets = np.arange(0, of.records * of.array + 1, of.array, np.int32)
+        offsets = np.arange(0, of.records * of.array + 1, of.array, dtype=np.int32)
         columns["image"] = pa.ListArray.from_arrays(offsets, values)
         columns["label"] = random.integers(0, 10, of.records)
     return pa.table(columns)
@@ -293,7 +293,7 @@ def environment(peer: str) -> str:
     if ready.exists() and ready.read_text() == " ".join(PEERS[peer]):
         return str(python)
     subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True, timeout=PATIENCE_SECONDS)
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
     subprocess.run([*pip, *PEERS[peer]], check=True, timeout=PATIENCE_SECONDS, stdout=sys.stderr)
     (site,) = folder.glob("lib/python*/site-packages")
     (site / "outer.pth").write_text(sysconfig.get_path("purelib") + "\n")

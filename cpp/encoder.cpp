@@ -87,6 +87,14 @@ uint64_t body_size(const ArrowArray& values, Physical type, int64_t begin, int64
     }
 }
 
+// Whether no finite number becomes an infinite one.
+bool fits_floats(const ArrowArray& values, int64_t begin, int64_t end) {
+    const auto* data = values_of<double>(values);
+    for (int64_t at = begin; at < end; ++at)
+        if (std::isinf(static_cast<float>(data[at])) && !std::isinf(data[at])) return false;
+    return true;
+}
+
 inline uint8_t* write_body(uint8_t* out, const ArrowArray& values, Physical type, int64_t begin, int64_t end) {
     switch (type) {
         case Physical::kInt64: {
@@ -273,6 +281,8 @@ void Encoder::measure(Source& source, size_t first, size_t count) {
         const int64_t end = is_list ? offsets[at + 1] : begin + 1;
         const uint64_t body = body_size(*source.values, type, begin, end);
         if (body > Framer::kMaxLength) fail(source, at, "length", "exceeds 2 GiB");
+        if (type == Physical::kDouble && !fits_floats(*source.values, begin, end))
+            fail(source, at, "range", "holds a number that no 32-bit float can hold");
         source.bodies[row] = static_cast<uint32_t>(body);
         features_sizes_[row] += Layers(source.bodies[row], packed, source.key.size()).total();
     }
@@ -314,6 +324,8 @@ uint64_t Encoder::measure_lists(const Source& source, size_t row) const {
         if (is_valid(inner, static_cast<size_t>(at))) {
             const uint64_t body = body_size(*source.values, source.spec.type, offsets[at], offsets[at + 1]);
             if (body > Framer::kMaxLength) fail(source, row, "length", "exceeds 2 GiB");
+            if (source.spec.type == Physical::kDouble && !fits_floats(*source.values, offsets[at], offsets[at + 1]))
+                fail(source, row, "range", "holds a number that no 32-bit float can hold");
             feature = Layers(static_cast<uint32_t>(body), packed, 0).feature;
         }
         size += 1 + varint_size(feature) + feature;

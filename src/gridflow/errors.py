@@ -77,9 +77,7 @@ class RecordError(GridflowError):
         return _record_error, self._parts
 
 
-def _record_error(
-    message: str, path: str, record: int | None, offset: int | None, kind: str, hint: str
-) -> RecordError:
+def _record_error(message: str, path: str, record: int | None, offset: int | None, kind: str, hint: str) -> RecordError:
     return RecordError(message, path=path, record=record, offset=offset, kind=kind, hint=hint)
 
 

@@ -41,7 +41,7 @@ class Golden:
 
     def write(self) -> None:
         (GOLDEN / self.name).write_bytes(self.content)
-        table = {"file": self.name, "record_type": self.record_type, "reads": self.reads}
+        table: dict[str, Any] = {"file": self.name, "record_type": self.record_type, "reads": self.reads}
         if self.skip is not None:
             table["skip"] = self.skip
         (GOLDEN / f"{self.name}.json").write_text(json.dumps(table, indent=1, default=encode) + "\n")
@@ -101,9 +101,7 @@ def sequence(context: dict[str, Any], lists: dict[str, list[Any]]) -> Any:
         )
         for name, values in lists.items()
     }
-    return SequenceExample(
-        context=example(**context).features, feature_lists=tf.train.FeatureLists(feature_list=made)
-    )
+    return SequenceExample(context=example(**context).features, feature_lists=tf.train.FeatureLists(feature_list=made))
 
 
 def readable(
@@ -179,7 +177,9 @@ def sound_examples() -> list[Golden]:
     """Make Examples of each kind, and of each absence."""
     ints, floats = [0, 1, -1, 127, 128, 2**31, -(2**63), 2**63 - 1], [0.0, -0.0, 1.5, -2.25, 3.4e38, 1e-45, 0.1]
     texts = [b"", b"a", "grün".encode(), b"x" * 300]
-    kinds = [example(i=[i], f=[f], s=[s]) for i, f, s in zip((1, 2, -3), (0.5, float("nan"), 1e10), texts, strict=False)]
+    kinds = [
+        example(i=[i], f=[f], s=[s]) for i, f, s in zip((1, 2, -3), (0.5, float("nan"), 1e10), texts, strict=False)
+    ]
     lists = [
         example(i=ints, f=[*floats, math.inf, -math.inf], s=texts),
         example(i=[7], f=[7.5], s=[b"seven"]),
@@ -206,24 +206,46 @@ def sound_examples() -> list[Golden]:
         ),
         readable("lists.tfrecord", lists, [("i", "bigint")], [("i", "array<int>")], [("f", "array<double>")]),
         readable("booleans.tfrecord", [example(b=[0]), example(b=[1]), example(b=[2])], [("b", "boolean")]),
-        readable("int-range.tfrecord", [example(i=[2**31 - 1]), example(i=[-(2**31)]), example(i=[2**31])], [("i", "int")]),
-        readable("binary.tfrecord", [example(b=[b"\xff\x00"], t=[b"text"]), example(b=[b"ok"], t=[b""])], [("b", "string")]),
-        readable("empty-lists-only.tfrecord", [example(a=feature([], int), b=feature([], bytes))] * 2,
-                 [("a", "array<bigint>"), ("b", "array<float>")], [("a", "bigint")]),
-        readable("kindless.tfrecord", [example(a=None, b=[1]), example(a=[2], b=None), example(b=[3])],
-                 [("a", "array<bigint>")]),
+        readable(
+            "int-range.tfrecord", [example(i=[2**31 - 1]), example(i=[-(2**31)]), example(i=[2**31])], [("i", "int")]
+        ),
+        readable(
+            "binary.tfrecord", [example(b=[b"\xff\x00"], t=[b"text"]), example(b=[b"ok"], t=[b""])], [("b", "string")]
+        ),
+        readable(
+            "empty-lists-only.tfrecord",
+            [example(a=feature([], int), b=feature([], bytes))] * 2,
+            [("a", "array<bigint>"), ("b", "array<float>")],
+            [("a", "bigint")],
+        ),
+        readable(
+            "kindless.tfrecord",
+            [example(a=None, b=[1]), example(a=[2], b=None), example(b=[3])],
+            [("a", "array<bigint>")],
+        ),
         readable("kindless-only.tfrecord", [example(a=None), example()]),
         readable("missing.tfrecord", [example(a=[1]), example(b=[b"x"]), example(), example(a=[4], b=[b"y"])]),
         readable("no-carry-over.tfrecord", [example(a=[1, 2], b=[b"x"]), example(), example(a=[3])]),
         readable("int-and-float.tfrecord", [example(a=[1]), example(a=[2.5]), example(a=[2**24 + 1])]),
         readable("int-and-float-lists.tfrecord", [example(a=[1, 2]), example(a=[2.5]), example(a=feature([], bytes))]),
         readable("int-and-bytes.tfrecord", [example(a=[1]), example(a=[b"x"])], [("a", "bigint")], [("a", "string")]),
-        readable("unicode-names.tfrecord", [Example(features=tf.train.Features(feature={
-            "größe": feature([1]), "": feature([2]), "日本": feature([3]), "a b/c.d": feature([4])}))]),
+        readable(
+            "unicode-names.tfrecord",
+            [
+                Example(
+                    features=tf.train.Features(
+                        feature={"größe": feature([1]), "": feature([2]), "日本": feature([3]), "a b/c.d": feature([4])}
+                    )
+                )
+            ],
+        ),
         readable("zero-length-record.tfrecord", [example(), example(a=[1]), example()]),
         readable("empty.tfrecord", []),
-        readable("many-columns.tfrecord", [example(**{f"column{n:03}": [n + row] for n in range(150)}) for row in range(3)],
-                 [("column149", "int"), ("column000", "bigint")]),
+        readable(
+            "many-columns.tfrecord",
+            [example(**{f"column{n:03}": [n + row] for n in range(150)}) for row in range(3)],
+            [("column149", "int"), ("column000", "bigint")],
+        ),
     ]
 
 
@@ -274,7 +296,9 @@ def odd_encodings() -> list[Golden]:
             # Not beside key and value: there protobuf's own libraries disagree whether the entry counts.
             delimited(1, entry("a", unknown + one + unknown)),
             delimited(1, entry("a", delimited(3, unknown + delimited(1, b"\x07") + unknown))),
-            delimited(1, entry("a", delimited(3, b"\x0d1234" + delimited(1, b"\x08")))),  # field 1 of a foreign wire type
+            delimited(
+                1, entry("a", delimited(3, b"\x0d1234" + delimited(1, b"\x08")))
+            ),  # field 1 of a foreign wire type
         ],
     }
     made = []
@@ -286,7 +310,10 @@ def odd_encodings() -> list[Golden]:
 def sequences() -> list[Golden]:
     """Make SequenceExamples: ragged, empty, of each kind, and such whose names clash."""
     messages = [
-        sequence({"id": [1], "tags": [b"a", b"b"]}, {"i": [[1, 2], [3]], "f": [[0.5], feature([], float), [1.5, 2.5]], "s": [[b"x"], [b"y", b"z"]]}),
+        sequence(
+            {"id": [1], "tags": [b"a", b"b"]},
+            {"i": [[1, 2], [3]], "f": [[0.5], feature([], float), [1.5, 2.5]], "s": [[b"x"], [b"y", b"z"]]},
+        ),
         sequence({"id": [2]}, {"i": [], "f": [None, [4.5]], "s": [feature([], bytes)]}),
         sequence({}, {}),
         sequence({"id": [4], "tags": [b"c"]}, {"i": [feature([], int), [9]]}),
@@ -304,8 +331,12 @@ def sequences() -> list[Golden]:
         ),
         readable("sequence-empty-lists.tfrecord", empty, [("e", "array<array<float>>")]),
         readable("sequence-int-and-float.tfrecord", [sequence({}, {"a": [[1], [2.5]]}), sequence({}, {"a": [[3, 4]]})]),
-        readable("sequence-name-clash.tfrecord", [sequence({"a": [1]}, {"a": [[2]]})],
-                 [("a", "bigint")], [("a", "array<array<bigint>>")]),
+        readable(
+            "sequence-name-clash.tfrecord",
+            [sequence({"a": [1]}, {"a": [[2]]})],
+            [("a", "bigint")],
+            [("a", "array<array<bigint>>")],
+        ),
     ]
 
 
@@ -372,8 +403,8 @@ def all_damaged() -> list[Golden]:
     packer = zlib.compressobj(wbits=31)
     flushed = packer.compress(content[:at]) + packer.flush(zlib.Z_FULL_FLUSH)
     whole = gzip.compress(content, mtime=0)
-    two = {"survivors": messages[:2], "lost": 1}
-    all_four = {"survivors": messages, "lost": 1}
+    two: dict[str, Any] = {"survivors": messages[:2], "lost": 1}
+    all_four: dict[str, Any] = {"survivors": messages, "lost": 1}
     end = len(content)
     return [
         cut("header-1", 1),
@@ -387,13 +418,33 @@ def all_damaged() -> list[Golden]:
         damaged("flip-length-crc.tfrecord", flipped(at + 9, 7), "length-crc", 2, at, survivors=others, lost=1),
         damaged("flip-payload.tfrecord", flipped(at + 20, 3), "data-crc", 2, at, survivors=others, lost=1),
         damaged("flip-data-crc.tfrecord", flipped(at + size - 1), "data-crc", 2, at, survivors=others, lost=1),
-        damaged("absurd-length.tfrecord", content[:at] + header(1 << 62) + content[at + 12 :], "length", 2, at,
-                survivors=others, lost=1),
-        damaged("length-past-end.tfrecord", content[:at] + header(1 << 20) + content[at + 12 :], "cut", 2, at,
-                survivors=others, lost=1),
+        damaged(
+            "absurd-length.tfrecord",
+            content[:at] + header(1 << 62) + content[at + 12 :],
+            "length",
+            2,
+            at,
+            survivors=others,
+            lost=1,
+        ),
+        damaged(
+            "length-past-end.tfrecord",
+            content[:at] + header(1 << 20) + content[at + 12 :],
+            "cut",
+            2,
+            at,
+            survivors=others,
+            lost=1,
+        ),
         damaged("cut-gzip.tfrecord.gz", flushed + b"\x4b", "compression", 2, at, **two),
-        damaged("flip-gzip-crc.tfrecord.gz", whole[:-8] + bytes([whole[-8] ^ 1]) + whole[-7:], "compression", 4, end,
-                **all_four),
+        damaged(
+            "flip-gzip-crc.tfrecord.gz",
+            whole[:-8] + bytes([whole[-8] ^ 1]) + whole[-7:],
+            "compression",
+            4,
+            end,
+            **all_four,
+        ),
         damaged("cut-gzip-trailer.tfrecord.gz", whole[:-3], "compression", 4, end, **all_four),
         damaged("gzip-then-garbage.tfrecord.gz", whole + b"garbage", "compression", 4, end, **all_four),
         bad_message("not-a-message", b"\xff"),

@@ -49,10 +49,10 @@ def infer(messages: Iterable[Any]) -> list[tuple[str, str]]:
     both = flat.keys() & nested.keys()
     if both:
         raise MisfitError("mixed", None, min(both))
-    types = {name: f"array<array<{_element(name, features)}>>" for name, features in nested.items()}
-    for name, features in flat.items():
-        element = _element(name, features)
-        is_scalar = all(len(found[1]) == 1 for feature in features if (found := feature_values(feature)))
+    types = {name: f"array<array<{_element(name, seen)}>>" for name, seen in nested.items()}
+    for name, seen in flat.items():
+        element = _element(name, seen)
+        is_scalar = all(len(found[1]) == 1 for feature in seen if (found := feature_values(feature)))
         types[name] = element if is_scalar or element == "void" else f"array<{element}>"
     return sorted(types.items(), key=lambda item: item[0].encode())
 

@@ -112,9 +112,10 @@ def test_any_encoding_of_examples_is_read_as_protobuf_reads_it(payloads: list[by
     try:
         schema = reference.infer(messages)
     except reference.MisfitError as error:
+        misfit = error.kind
         with pytest.raises(RecordError) as caught:
             read_bytes(content)
-        assert caught.value.kind == error.kind
+        assert caught.value.kind == misfit
         return
     table = read_bytes(content)
     table.validate(full=True)
@@ -144,9 +145,10 @@ def test_any_schema_reads_what_protobuf_reads_or_fails_at_the_same_record(
     try:
         rows = reference.read(messages, schema)
     except reference.MisfitError as error:
+        misfit = error.record
         with pytest.raises(RecordError) as caught:
             read_bytes(framed(payloads), arrow_schema([list(pair) for pair in schema]))
-        assert caught.value.record == error.record
+        assert caught.value.record == misfit
         return
     table = read_bytes(framed(payloads), arrow_schema([list(pair) for pair in schema]))
     assert bits(plain(table.to_pylist())) == bits(plain(rows))
@@ -169,7 +171,8 @@ def test_what_protobuf_reads_is_read_and_what_it_refuses_is_never_a_crash(payloa
         inference.look()
         names = set(inference.features())
     except _codec.CodecError as error:
-        assert error.args[0] == "message"
+        kind = error.args[0]
+        assert kind == "message"
         assert message is None
         return
     if message is not None:

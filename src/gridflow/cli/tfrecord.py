@@ -26,7 +26,9 @@ _TFRECORD = "tfrecord"
 _LONG_BYTES = 64 << 20
 
 _paths = click.argument("paths", nargs=-1, required=True)
-_record_type = click.option("--record-type", type=_TYPES, default="Example", show_default=True, help="What records are.")
+_record_type = click.option(
+    "--record-type", type=_TYPES, default="Example", show_default=True, help="What records are."
+)
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _skip = click.option("--skip", is_flag=True, help="Pass over damaged records instead of failing.")
 
@@ -136,9 +138,7 @@ def verify(paths: tuple[str, ...], record_type: Any, as_json: bool, decode: bool
 @_as_json
 @_skip
 @click.option("-c", "--columns", help="Columns to convert, separated by commas.")
-def convert(
-    source: str, target: str, record_type: Any, as_json: bool, skip: bool, columns: str | None
-) -> None:
+def convert(source: str, target: str, record_type: Any, as_json: bool, skip: bool, columns: str | None) -> None:
     """Convert TFRecord files to Parquet, CSV or JSON lines, or one of these to TFRecord.
 
     The name's ending says which: .parquet, .csv, .jsonl; any other (.tfrecord, .tfrecord.gz) is TFRecord.

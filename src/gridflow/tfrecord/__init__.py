@@ -9,7 +9,9 @@ becomes of which type is a table in docs/tfrecord.md; the Java codec (`java/`) f
 """
 
 from gridflow.tfrecord.files import FileSource, Loss
+from gridflow.tfrecord.jar import jar
 from gridflow.tfrecord.reading import FileReport, Options, count, infer_schema, read, verify
+from gridflow.tfrecord.spark import register, write_spark
 from gridflow.tfrecord.tensors import dataset, feature_spec
 from gridflow.tfrecord.writing import write
 
@@ -22,7 +24,10 @@ __all__ = [
     "dataset",
     "feature_spec",
     "infer_schema",
+    "jar",
     "read",
+    "register",
     "verify",
     "write",
+    "write_spark",
 ]

@@ -1,7 +1,7 @@
 """Files of records: found by path, URL, glob or folder; opened, and undone of their compression; written aside.
 
-    paths ──find──> FileSource ──pump──> a reader of the codec
-    bytes ──FileSink──> a file aside, renamed when it is whole
+paths ──find──> FileSource ──pump──> a reader of the codec
+bytes ──FileSink──> a file aside, renamed when it is whole
 """
 
 from __future__ import annotations
@@ -107,9 +107,9 @@ def _as_pyarrow(filesystem: Any) -> pafs.FileSystem:
 
 def find(paths: Paths, filesystem: pafs.FileSystem | None = None) -> list[FileSource]:
     """Return the files that paths, URLs, globs and folders mean, those of a glob or a folder sorted by name."""
-    single = isinstance(paths, str | os.PathLike)
+    wanted = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     sources = []
-    for path in [paths] if single else list(paths):  # type: ignore[list-item]
+    for path in wanted:
         found = list(_find_one(os.fspath(path), filesystem))
         if not found:
             raise UsageError(f"{os.fspath(path)}: no such file", hint="check the path, or the pattern")
@@ -300,33 +300,25 @@ class FileSink:
         if compression == "auto":
             compression = {".gz": "gzip", ".zlib": "zlib"}.get(os.path.splitext(name)[1], "none")  # type: ignore[assignment]
         self._packer = None if compression == "none" else zlib.compressobj(level, wbits=_WINDOW_BITS[compression])
-        self._stream: pa.NativeFile | None = None
-
-    @property
-    def stream(self) -> pa.NativeFile:
-        """The file itself, for writers of other formats; uncompressed only."""
-        assert self._stream is not None
-        return self._stream
 
     def __enter__(self) -> FileSink:
         try:
-            self._stream = self._filesystem.open_output_stream(self._aside, compression=None)
+            #: The file itself, for writers of other formats.
+            self.stream = self._filesystem.open_output_stream(self._aside, compression=None)
         except OSError as error:
             raise UsageError(f"{self.name}: cannot be written ({error})") from error
         return self
 
     def write(self, data: memoryview | bytes) -> None:
         """Write some bytes."""
-        assert self._stream is not None
-        self._stream.write(data if self._packer is None else self._packer.compress(data))
+        self.stream.write(data if self._packer is None else self._packer.compress(data))
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        assert self._stream is not None
         try:
             if kind is None:
                 if self._packer is not None:
-                    self._stream.write(self._packer.flush())
-                self._stream.close()
+                    self.stream.write(self._packer.flush())
+                self.stream.close()
                 self._filesystem.move(self._aside, self._path)
                 return
         except OSError as error:
@@ -335,9 +327,8 @@ class FileSink:
         self._remove()
 
     def _remove(self) -> None:
-        assert self._stream is not None
         try:
-            self._stream.close()
+            self.stream.close()
         except OSError as error:
             _log.warning("%s: closing it failed (%s)", self._aside, error)
         if self._filesystem.get_file_info(self._aside).type == pafs.FileType.File:

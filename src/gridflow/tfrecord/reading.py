@@ -38,9 +38,9 @@ class Options(TypedDict, total=False):
 class Settings:
     """How files are read.
 
-    `on_error="skip"` passes over damaged records and appends a `Loss` per damaged file to `losses`. A record longer than
-    `max_record_bytes` is taken for damage. `threads` read as many files at once; None is one per processor. `progress`
-    is told of a file how many of its bytes have been read, from the thread that reads it.
+    `on_error="skip"` passes over damaged records and appends a `Loss` per damaged file to `losses`. A record longer
+    than `max_record_bytes` is taken for damage. `threads` read as many files at once; None is one per processor.
+    `progress` is told of a file how many of its bytes have been read, from the thread that reads it.
     """
 
     record_type: RecordType = "Example"
@@ -162,8 +162,8 @@ def infer_schema(
 ) -> pa.Schema:
     """Infer a schema from all records, or from the first `sample` of each file.
 
-    A column is a scalar only if every list seen has one value; `array_columns` makes lists of others. What a sample does
-    not show is missing from the schema, so look at all where files differ.
+    A column is a scalar only if every list seen has one value; `array_columns` makes lists of others. What a sample
+    does not show is missing from the schema, so look at all where files differ.
     """
     settings = Settings(**options)
     return _infer(find(paths, settings.filesystem), settings, sample, array_columns)
@@ -249,8 +249,7 @@ class FileReport:
 
 def verify(paths: Paths, *, decode: bool = False, **options: Unpack[Options]) -> list[FileReport]:
     """Check the framing and checksums of files, and with `decode` each message too; damage is reported, not raised."""
-    settings = Settings(**{**options, "on_error": "raise", "losses": None})
-    # The same again, to learn what is left of a damaged file; by default reports say nothing on the log.
+    settings = Settings(**options)
     tasks = [_FileCheck(source, settings, decode) for source in find(paths, settings.filesystem)]
     return list(in_order(tasks, settings.workers))
 
