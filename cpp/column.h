@@ -69,12 +69,12 @@ public:
             if (spec_.type != Physical::kFloat || data.size() != 4) return false;
             std::memcpy(data_.extend(4), data.begin, 4);
         } else {
-            if (spec_.type == Physical::kUtf8 ? !is_utf8(data) : spec_.type != Physical::kBinary) return false;
+            if (spec_.type == Physical::kUtf8 ? !is_text(data) : spec_.type != Physical::kBinary) return false;
             // Short strings are copied as whole words; behind them is slack on both sides.
             const size_t size = data.size();
             uint8_t* out = data_.extend(size + Framer::kSlack);
-            if (size <= 16) {
-                std::memcpy(out, data.begin, 16);
+            if (size <= Framer::kSlack) {
+                std::memcpy(out, data.begin, Framer::kSlack);
             } else {
                 std::memcpy(out, data.begin, size);
             }

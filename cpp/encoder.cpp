@@ -139,6 +139,23 @@ inline uint8_t* write_list(uint8_t* out, uint8_t tag, const Layers& layers, uint
     return out;
 }
 
+// Copies whole blocks: up to 15 bytes behind are overwritten too, which whoever comes next has still to write.
+inline uint8_t* write_head(uint8_t* out, const std::string& head) {
+    for (size_t at = 0; at < head.size(); at += 16) std::memcpy(out + at, head.data() + at, 16);
+    return out + head.size();
+}
+
+// Up to seven bytes behind are overwritten.
+inline uint8_t* write_varint_fast(uint8_t* out, uint64_t value, uint32_t size) {
+    if (size > 8) return write_varint(out, value);
+    value = (value & 0x000000000fffffffull) | ((value & 0x00fffffff0000000ull) << 4);
+    value = (value & 0x00003fff00003fffull) | ((value & 0x0fffc0000fffc000ull) << 2);
+    value = (value & 0x007f007f007f007full) | ((value & 0x3f803f803f803f80ull) << 1);
+    value |= 0x8080808080808080ull & ((1ull << (8 * (size - 1))) - 1);
+    std::memcpy(out, &value, 8);
+    return out + size;
+}
+
 inline uint8_t* write_frame_head(uint8_t* out, uint64_t length) {
     std::memcpy(out, &length, 8);
     const uint32_t crc = masked(crc32c(out, 8));
@@ -165,6 +182,20 @@ Encoder::Encoder(std::vector<ColumnSpec> columns, RecordType type)
                           static_cast<size_t>(write_varint(length, spec.name.size()) - length));
         source.key += spec.name;
         source.bodies.resize(kBlock);
+        for (uint32_t body = 1; body <= 10; ++body) {
+            const Layers layers(body, true, source.key.size());
+            std::string head(64 + source.key.size(), '\0');
+            auto* out = reinterpret_cast<uint8_t*>(&head[0]);
+            uint8_t* end = write_varint(out + 1, layers.entry);
+            *out = 0x0a;
+            end = write_bytes(end, source.key.data(), source.key.size());
+            *end++ = 0x12;
+            end = write_list(write_varint(end, layers.feature), tag_of(spec.type), layers, body, true);
+            head.resize(static_cast<size_t>(end - out));
+            head.reserve(head.size() + 16);
+            source.heads[body] = std::move(head);
+            source.totals[body] = layers.total();
+        }
         source.spec = std::move(spec);
         sources_.push_back(std::move(source));
     }
@@ -219,17 +250,15 @@ void Encoder::encode_block(size_t first, size_t count) {
             throw RecordError{"length", records_ + static_cast<int64_t>(first + row), -1, "the record exceeds 2 GiB"};
         total += size + kHeader + kFooter;
     }
+    // Entries are written a little beyond their ends, so heads and tails of frames come last; sixteen bytes of them lie
+    // between two records.
+    out_.reserve(out_.size() + total + 2 * 16);
     uint8_t* out = out_.extend(total);
     for (size_t row = 0; row < count; ++row) {
         const uint64_t features = features_sizes_[row], lists = lists_sizes_[row];
         const uint64_t size = message_size(features) + message_size(lists);
-        uint8_t* payload = write_frame_head(out, size);
+        uint8_t* payload = out + kHeader;
         out = payload + size + kFooter;
-        if (lists) {
-            uint8_t* at = payload + message_size(features);
-            *at++ = 0x12;
-            write_varint(at, lists);
-        }
         if (features) {
             *payload++ = 0x0a;
             payload = write_varint(payload, features);
@@ -241,12 +270,17 @@ void Encoder::encode_block(size_t first, size_t count) {
     for (size_t row = 0; row < count; ++row) {
         const uint64_t features = features_sizes_[row], lists = lists_sizes_[row];
         if (lists) {
-            uint8_t* at = cursors_[row] + 1 + varint_size(lists);
+            uint8_t* at = cursors_[row];
+            *at++ = 0x12;
+            at = write_varint(at, lists);
             for (Source& source : sources_)
                 if (source.spec.depth == 2) at = write_lists(source, first + row, at);
             cursors_[row] = at;
         }
-        write_frame_tail(cursors_[row] - message_size(features) - message_size(lists), cursors_[row]);
+        const uint64_t size = message_size(features) + message_size(lists);
+        uint8_t* payload = cursors_[row] - size;
+        write_frame_head(payload - kHeader, size);
+        write_frame_tail(payload, cursors_[row]);
     }
 }
 
@@ -263,12 +297,7 @@ void Encoder::measure(Source& source, size_t first, size_t count) {
         return;
     }
     const bool has_nulls = rows.null_count != 0 && rows.buffers[0];
-    if (source.spec.depth == 0 && type == Physical::kFloat && !has_nulls) {
-        const uint32_t size = Layers(4, true, source.key.size()).total();
-        for (size_t row = 0; row < count; ++row) features_sizes_[row] += size;
-        std::fill_n(source.bodies.begin(), count, 4);
-        return;
-    }
+    if (source.is_number() && !has_nulls) return measure_numbers(source, first, count);
     const bool is_list = source.spec.depth == 1;
     const int32_t* offsets = is_list ? values_of<int32_t>(rows) : nullptr;
     for (size_t row = 0; row < count; ++row) {
@@ -288,7 +317,39 @@ void Encoder::measure(Source& source, size_t first, size_t count) {
     }
 }
 
+// Numbers that stand alone, none of them null.
+void Encoder::measure_numbers(Source& source, size_t first, size_t count) {
+    if (source.spec.type == Physical::kFloat) {
+        std::fill_n(source.bodies.begin(), count, 4);
+        for (size_t row = 0; row < count; ++row) features_sizes_[row] += source.totals[4];
+        return;
+    }
+    const auto* data = values_of<int64_t>(*source.values) + first;
+    for (size_t row = 0; row < count; ++row) {
+        source.bodies[row] = varint_size(static_cast<uint64_t>(data[row]));
+        features_sizes_[row] += source.totals[source.bodies[row]];
+    }
+}
+
+void Encoder::write_numbers(Source& source, size_t first, size_t count) {
+    if (source.spec.type == Physical::kFloat) {
+        const auto* data = values_of<float>(*source.values) + first;
+        for (size_t row = 0; row < count; ++row)
+            if (source.bodies[row] != kNoFeature)
+                cursors_[row] = write_bytes(write_head(cursors_[row], source.heads[4]), data + row, 4);
+        return;
+    }
+    const auto* data = values_of<int64_t>(*source.values) + first;
+    for (size_t row = 0; row < count; ++row) {
+        const uint32_t body = source.bodies[row];
+        if (body == kNoFeature) continue;
+        cursors_[row] = write_varint_fast(write_head(cursors_[row], source.heads[body]),
+                                          static_cast<uint64_t>(data[row]), body);
+    }
+}
+
 void Encoder::write(Source& source, size_t first, size_t count) {
+    if (source.is_number()) return write_numbers(source, first, count);
     const Physical type = source.spec.type;
     const bool packed = !is_bytes(type);
     const uint8_t tag = tag_of(type);

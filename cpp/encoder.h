@@ -24,13 +24,22 @@ private:
         ColumnSpec spec;
         std::string key;  // 0a LENGTH NAME
         std::vector<uint32_t> bodies;
+        // Of numbers that stand alone: all that comes before them, by the bytes they take; and the size of the whole.
+        std::string heads[11];
+        uint32_t totals[11] = {};
         const ArrowArray* rows = nullptr;    // the column itself
         const ArrowArray* values = nullptr;  // its innermost values
+
+        bool is_number() const {
+            return spec.depth == 0 && (spec.type == Physical::kInt64 || spec.type == Physical::kFloat);
+        }
     };
 
     void bind(Source& source, const ArrowArray& column);
     void measure(Source& source, size_t first, size_t count);
     void write(Source& source, size_t first, size_t count);
+    void measure_numbers(Source& source, size_t first, size_t count);
+    void write_numbers(Source& source, size_t first, size_t count);
     uint64_t measure_lists(const Source& source, size_t row) const;
     uint8_t* write_lists(const Source& source, size_t row, uint8_t* out) const;
     void encode_block(size_t first, size_t count);

@@ -77,6 +77,16 @@ bool read_field(Span& message, Field& field);
 
 bool is_utf8(Span bytes);
 
+// Like is_utf8, and fast for ASCII; up to seven bytes behind the span must be readable.
+inline bool is_text(Span bytes) {
+    uint64_t high = 0;
+    const size_t size = bytes.size();
+    size_t at = 0;
+    for (; at + 8 <= size; at += 8) high |= load_word(bytes.begin + at);
+    if (at < size) high |= load_word(bytes.begin + at) << (8 * (8 - (size - at)));
+    return !(high & 0x8080808080808080ull) || is_utf8(bytes);
+}
+
 enum class Kind : uint8_t { kNone, kBytes, kFloat, kInt64 };
 
 // A Feature: the parts of its list, in order. More than one only if a writer gave it in parts.
