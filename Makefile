@@ -1,18 +1,24 @@
 # Each target is one script of scripts/; CI runs the same ones.
 
 INSTALLED := .venv/.installed
+JAR := src/gridflow/tfrecord/jars/gridflow-tfrecord.jar
 BENCH_ARGS ?= --quick
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check integration bench clean
+.PHONY: help setup jar demo test check integration bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-setup: $(INSTALLED) ## Make .venv and install all that development needs (PYTHON=... chooses the interpreter)
+setup: $(INSTALLED) $(JAR) ## Make .venv and install all that development needs (PYTHON=... chooses the interpreter)
 
 $(INSTALLED): pyproject.toml constraints.txt scripts/setup
 	@scripts/setup $@
+
+jar: $(JAR) ## Build the jar that gives Spark and Hadoop the TFRecord formats
+
+$(JAR): $(INSTALLED) scripts/build-jar $(shell find java -type f)
+	@scripts/build-jar
 
 demo: setup ## Train the digits example on two workers of this machine
 	@scripts/demo
@@ -29,6 +35,11 @@ integration: setup ## Start the real systems and run the tests against them
 
 bench: setup ## Measure Gridflow against its peers (BENCH_ARGS=--quick)
 	@scripts/bench $(BENCH_ARGS)
+
+FUZZ_SECONDS ?= 300
+
+fuzz: ## Feed damaged files to the TFRecord codec under sanitizers (FUZZ_SECONDS=300)
+	@scripts/fuzz $(FUZZ_SECONDS)
 
 clean: ## Remove .venv and all that was built
 	@scripts/clean

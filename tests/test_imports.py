@@ -24,6 +24,7 @@ LAYERS = (
     "platforms",
     "run",
     "launch",
+    "spark",
     "gridflow",  # the public names, in gridflow/__init__.py
     "ui",
     "cli",
@@ -115,9 +116,9 @@ def test_import_direction_refuses_what_lies_above_or_beside(path: str, statement
 
 
 def test_import_direction_asks_for_the_layer_of_a_new_room() -> None:
-    assert violations({"spark/rows.py": "", "job.py": "import gridflow.spark.rows"}) == [
-        "job imports spark.rows (line 1), but `job` may use errors tables processes state and itself",
-        "spark.rows belongs to no layer: add `spark` to LAYERS in tests/test_imports.py, "
+    assert violations({"novel/rows.py": "", "job.py": "import gridflow.novel.rows"}) == [
+        "job imports novel.rows (line 1), but `job` may use errors tables processes state and itself",
+        "novel.rows belongs to no layer: add `novel` to LAYERS in tests/test_imports.py, "
         "above all that it imports and below all that import it",
     ]
 

@@ -3,7 +3,9 @@
     GridflowError                   exit code
     ├── UsageError                      2   the request itself is wrong
     │   ├── JobError                        a job or one of its groups
-    │   └── SettingsError                   gridflow.toml, a flag or an environment variable
+    │   ├── SettingsError                   gridflow.toml, a flag or an environment variable
+    │   └── SchemaError                     columns that a file format cannot hold, or that are not there
+    ├── RecordError                     1   a file of records is damaged, or holds something else than was asked for
     ├── TaskFailedError                 1   a task of the run failed
     ├── TaskError                       1   inside a task: the agent or context cannot go on
     ├── PlatformError                   3   the platform refused or cannot be reached
@@ -48,6 +50,35 @@ class JobError(UsageError):
 
 class SettingsError(UsageError):
     """A settings file, flag or environment variable is not valid."""
+
+
+class SchemaError(UsageError):
+    """A column is of a type that the format cannot hold, or is not there."""
+
+
+class RecordError(GridflowError):
+    """A file of records is damaged, or a record in it is not what it was read as.
+
+    `kind` is one word for what is wrong. `record` counts from 0; `offset` is where that record begins, in the
+    uncompressed bytes.
+    """
+
+    exit_code = 1
+
+    def __init__(
+        self, message: str, *, path: str, record: int | None, offset: int | None, kind: str, hint: str = ""
+    ) -> None:
+        where = "" if record is None else f", record {record} at byte {offset}"
+        super().__init__(f"{path}{where}: {message}", hint=hint)
+        self.path, self.record, self.offset, self.kind = path, record, offset, kind
+        self._parts = (message, path, record, offset, kind, hint)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _record_error, self._parts
+
+
+def _record_error(message: str, path: str, record: int | None, offset: int | None, kind: str, hint: str) -> RecordError:
+    return RecordError(message, path=path, record=record, offset=offset, kind=kind, hint=hint)
 
 
 class TaskFailedError(GridflowError):

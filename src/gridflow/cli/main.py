@@ -21,6 +21,7 @@ VERBS = {
     "logs": "Print a task's output.",
     "cancel": "Stop a run.",
     "list": "List runs.",
+    "tfrecord": "Look into TFRecord files, check and convert them.",
     "doctor": "Show what is installed and which platforms can be used from here.",
 }
 

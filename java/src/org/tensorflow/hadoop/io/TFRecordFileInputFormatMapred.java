@@ -1,0 +1,4 @@
+package org.tensorflow.hadoop.io;
+
+/** The input format under the name that programs written for tensorflow-hadoop carry. */
+public class TFRecordFileInputFormatMapred extends io.gridflow.tfrecord.hadoop.TFRecordFileInputFormatV1 {}

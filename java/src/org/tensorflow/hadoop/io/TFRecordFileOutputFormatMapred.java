@@ -1,0 +1,4 @@
+package org.tensorflow.hadoop.io;
+
+/** The output format under the name that programs written for tensorflow-hadoop carry. */
+public class TFRecordFileOutputFormatMapred extends io.gridflow.tfrecord.hadoop.TFRecordFileOutputFormatV1 {}

@@ -1,0 +1,264 @@
+"""`gridflow tfrecord …`: look into TFRecord files, check them, and convert them to and from other formats."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gridflow.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from gridflow.tfrecord import FileSource
+
+_TYPES = click.Choice(["Example", "SequenceExample", "ByteArray"])
+_FORMATS = {".parquet": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
+_TFRECORD = "tfrecord"
+#: A file below this is read before a bar could be seen.
+_LONG_BYTES = 64 << 20
+
+_paths = click.argument("paths", nargs=-1, required=True)
+_record_type = click.option(
+    "--record-type", type=_TYPES, default="Example", show_default=True, help="What records are."
+)
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_skip = click.option("--skip", is_flag=True, help="Pass over damaged records instead of failing.")
+
+
+@click.group()
+def command() -> None:
+    """Look into TFRecord files, check and convert them.
+
+    PATHS are files, folders, globs or URLs.
+    """
+
+
+@command.command()
+@_paths
+@_record_type
+@_as_json
+@click.option("-n", "--rows", default=5, show_default=True, help="How many records to print.")
+@click.option("-c", "--columns", help="Columns to print, separated by commas.")
+def head(paths: tuple[str, ...], record_type: Any, as_json: bool, rows: int, columns: str | None) -> None:
+    """Print the first records."""
+    from gridflow import tfrecord
+
+    schema = tfrecord.infer_schema(paths[0], sample=rows, record_type=record_type)
+    chosen = columns.split(",") if columns else None
+    shown: list[dict[str, Any]] = []
+    with tfrecord.read(paths[0], schema, chosen, record_type=record_type, batch_size=max(rows, 1), threads=1) as reader:
+        for batch in reader:
+            shown += batch.to_pylist()[: rows - len(shown)]
+            if len(shown) >= rows:
+                break
+    for number, row in enumerate(shown):
+        if as_json:
+            click.echo(json.dumps(_jsonable(row), ensure_ascii=False))
+            continue
+        click.echo(f"record {number}")
+        for name, cell in row.items():
+            text = json.dumps(_jsonable(cell), ensure_ascii=False)
+            click.echo(f"  {name}: {text if len(text) <= 100 else text[:97] + '...'}")
+
+
+@command.command()
+@_paths
+@_record_type
+@_as_json
+@click.option("--sample", type=int, help="Look at this many records of each file only.")
+def schema(paths: tuple[str, ...], record_type: Any, as_json: bool, sample: int | None) -> None:
+    """Infer the columns and their types from the records."""
+    from gridflow import tfrecord
+
+    with _bar(paths) as progress:
+        found = tfrecord.infer_schema(paths, sample=sample, record_type=record_type, progress=progress)
+    if as_json:
+        click.echo(json.dumps([{"name": field.name, "type": str(field.type)} for field in found], indent=2))
+        return
+    width = max((len(field.name) for field in found), default=0)
+    for field in found:
+        click.echo(f"{field.name:<{width}}  {field.type}")
+
+
+@command.command()
+@_paths
+@_as_json
+@_skip
+def count(paths: tuple[str, ...], as_json: bool, skip: bool) -> None:
+    """Count records, checking their checksums."""
+    from gridflow import tfrecord
+
+    losses: list[tfrecord.Loss] = []
+    with _bar(paths) as progress:
+        records = tfrecord.count(paths, on_error="skip" if skip else "raise", losses=losses, progress=progress)
+    if as_json:
+        click.echo(json.dumps({"records": records, "lost": sum(loss.places for loss in losses)}))
+        return
+    click.echo(str(records))
+    for loss in losses:
+        click.echo(f"{loss.path}: {loss.places} damaged places, {loss.bytes} bytes lost", err=True)
+
+
+@command.command()
+@_paths
+@_record_type
+@_as_json
+@click.option("--decode", is_flag=True, help="Check that every record is a message of its type, too.")
+def verify(paths: tuple[str, ...], record_type: Any, as_json: bool, decode: bool) -> int:
+    """Check files for damage; the exit code is 1 if there is any."""
+    from gridflow import tfrecord
+
+    with _bar(paths) as progress:
+        reports = tfrecord.verify(paths, decode=decode, record_type=record_type, progress=progress)
+    for report in reports:
+        error = report.error
+        if as_json:
+            row = {"path": report.path, "sound": report.is_sound, "records": report.records, "bytes": report.bytes}
+            damage = None if error is None else {"kind": error.kind, "record": error.record, "offset": error.offset}
+            click.echo(json.dumps({**row, "lost": report.lost, "error": damage}))
+        elif error is None:
+            click.echo(f"{report.path}: sound, {report.records} records, {report.bytes} bytes")
+        else:
+            click.echo(f"{error}; {report.records} records are sound, {report.lost} damaged places")
+    return 0 if all(report.is_sound for report in reports) else 1
+
+
+@command.command()
+@click.argument("source")
+@click.argument("target")
+@_record_type
+@_as_json
+@_skip
+@click.option("-c", "--columns", help="Columns to convert, separated by commas.")
+def convert(source: str, target: str, record_type: Any, as_json: bool, skip: bool, columns: str | None) -> None:
+    """Convert TFRecord files to Parquet, CSV or JSON lines, or one of these to TFRecord.
+
+    The name's ending says which: .parquet, .csv, .jsonl; any other (.tfrecord, .tfrecord.gz) is TFRecord.
+    """
+    from gridflow import tfrecord
+
+    chosen = columns.split(",") if columns else None
+    started = time.perf_counter()
+    with _bar((source,)) as progress:
+        if _format(source) == _TFRECORD:
+            on_error = "skip" if skip else "raise"
+            reader = tfrecord.read(
+                source, columns=chosen, record_type=record_type, on_error=on_error, progress=progress
+            )
+        else:
+            reader = _open_other(source, chosen)
+        if _format(target) == _TFRECORD:
+            records = tfrecord.write(reader, target, record_type=record_type)
+        else:
+            records = _write_other(reader, target)
+    if as_json:
+        seconds = time.perf_counter() - started
+        click.echo(json.dumps({"target": target, "records": records, "seconds": round(seconds, 3)}))
+    else:
+        click.echo(f"{target}: {records} records")
+
+
+def _format(path: str) -> str:
+    name = path.rpartition("/")[2]
+    return next((kind for ending, kind in _FORMATS.items() if name.endswith(ending)), _TFRECORD)
+
+
+def _open_other(source: str, columns: list[str] | None) -> pa.RecordBatchReader:
+    """Open a Parquet, CSV or JSON lines file as batches."""
+    from pyarrow import dataset
+
+    from gridflow.tfrecord.files import find
+
+    (found,) = find(source)
+    kind = {"jsonl": "json"}.get(_format(source), _format(source))
+    opened = dataset.dataset(found.path, format=kind, filesystem=found.filesystem)
+    missing = [name for name in columns or [] if name not in opened.schema.names]
+    if missing:
+        raise UsageError(f"{source}: there is no column {missing[0]!r}", hint=f"there are {opened.schema.names}")
+    return opened.scanner(columns=columns).to_reader()
+
+
+def _write_other(reader: pa.RecordBatchReader, target: str) -> int:
+    from gridflow.tfrecord.files import FileSink
+
+    with FileSink(target, compression="none") as sink:
+        kind = _format(target)
+        write = {"parquet": _write_parquet, "csv": _write_csv, "jsonl": _write_json_lines}[kind]
+        return write(reader, sink)
+
+
+def _write_parquet(reader: pa.RecordBatchReader, sink: Any) -> int:
+    from pyarrow import parquet
+
+    rows = 0
+    with parquet.ParquetWriter(sink.stream, reader.schema) as writer:
+        for batch in reader:
+            writer.write_batch(batch)
+            rows += batch.num_rows
+    return rows
+
+
+def _write_csv(reader: pa.RecordBatchReader, sink: Any) -> int:
+    from pyarrow import csv, types
+
+    lists = [field.name for field in reader.schema if types.is_nested(field.type)]
+    if lists:
+        raise UsageError(f"CSV cannot hold the lists of column {lists[0]!r}", hint="leave it out, or use .jsonl")
+    rows = 0
+    with csv.CSVWriter(sink.stream, reader.schema) as writer:
+        for batch in reader:
+            writer.write_batch(batch)
+            rows += batch.num_rows
+    return rows
+
+
+def _write_json_lines(reader: pa.RecordBatchReader, sink: Any) -> int:
+    rows = 0
+    for batch in reader:
+        lines = [json.dumps(_jsonable(row), ensure_ascii=False) + "\n" for row in batch.to_pylist()]
+        sink.write("".join(lines).encode())
+        rows += batch.num_rows
+    return rows
+
+
+def _jsonable(value: Any) -> Any:
+    """Return a cell as JSON can hold it: bytes that are no text become `{"base64": …}`."""
+    if isinstance(value, bytes):
+        return {"base64": base64.b64encode(value).decode()}
+    if isinstance(value, dict):
+        return {name: _jsonable(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_jsonable(inner) for inner in value]
+    return value
+
+
+@contextmanager
+def _bar(paths: tuple[str, ...]) -> Iterator[Callable[[FileSource, int], None] | None]:
+    """Show a bar with the throughput on a terminal, if there is enough to read to see one."""
+    from gridflow.tfrecord.files import find
+
+    total = sum(source.size or 0 for path in paths for source in find(path))
+    if not sys.stderr.isatty() or total < _LONG_BYTES:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    done: dict[str, int] = {}
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("", total=total)
+
+        def tell(source: FileSource, read: int) -> None:
+            done[source.name] = read
+            progress.update(bar, completed=sum(list(done.values())))
+
+        yield tell
