@@ -50,7 +50,9 @@ def start_by_hand(program: Path) -> Start:
         for index in range(WORKERS):
             config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
             environment = {**os.environ, "STAMPS": stamps, "TF_CONFIG": json.dumps(config)}
-            processes.append(subprocess.Popen([sys.executable, str(program)], env=environment, stderr=QUIET))
+            # In sessions of their own, as in two terminals: Linux shares the processor between sessions.
+            command = [sys.executable, str(program)]
+            processes.append(subprocess.Popen(command, env=environment, stderr=QUIET, start_new_session=True))
         for process in processes:
             if process.wait(RUN_SECONDS) != 0:
                 raise SystemExit(f"{program} failed with exit code {process.returncode}")
