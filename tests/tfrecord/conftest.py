@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +28,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = builder.getOrCreate()
     register(session)
     # The first job of a Python program opens a connection that stays: no test is to be blamed for it.
-    session.sparkContext.parallelize([1], 1).map(abs).count()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        session.sparkContext.parallelize([1], 1).map(abs).count()
     yield session
     session.stop()
     # Spark would keep its JVM until the interpreter ends.
