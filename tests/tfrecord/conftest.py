@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,7 @@ def _settings(scratch: Path) -> dict[str, str]:
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.local.dir": str(scratch / "local"),
         "spark.log.level": "FATAL",
+        "spark.pyspark.python": sys.executable,
         # Compiling a query takes longer than these tests' queries do.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.shuffle.partitions": "2",
