@@ -11,6 +11,7 @@ tensorflow-hadoop jar, on fewer rows; where pip or Maven cannot get the two, it 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -48,6 +49,7 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "2g",
     "spark.log.level": "ERROR",
+    "spark.pyspark.python": sys.executable,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -204,11 +206,12 @@ def measure_dfutil(data: Data, folder: Path, speeds: dict[str, float]) -> Iterat
         str(packages),
         "tensorflowonspark==2.2.5",
     ]
-    program = [sys.executable, __file__, "--dfutil", str(packages), str(jar), data.tfrecord, str(data.rows)]
+    program = [sys.executable, __file__, "--dfutil", str(jar), data.tfrecord, str(data.rows)]
     try:
         for argv in (copy, install):
             subprocess.run(argv, check=True, timeout=300, capture_output=True)
-        done = subprocess.run(program, check=True, timeout=900, capture_output=True, text=True)
+        environ = {**os.environ, "PYTHONPATH": str(packages)}
+        done = subprocess.run(program, check=True, timeout=900, capture_output=True, text=True, env=environ)
     except (OSError, subprocess.SubprocessError) as error:
         output = getattr(error, "stderr", None) or ""
         text = output.decode() if isinstance(output, bytes) else output
@@ -220,13 +223,12 @@ def measure_dfutil(data: Data, folder: Path, speeds: dict[str, float]) -> Iterat
         )
 
 
-def run_dfutil(packages: str, jar: str, path: str, rows: str) -> None:
-    """Print dfutil's rows per CPU-second; Python workers find it by PYTHONPATH."""
+def run_dfutil(jar: str, path: str, rows: str) -> None:
+    """Print dfutil's rows per CPU-second; it is found by PYTHONPATH, here and in Python workers."""
     from pyspark.sql import SparkSession
 
-    sys.path.insert(0, packages)
     builder = SparkSession.builder.master("local[1]").config("spark.jars", jar)
-    for key, value in {**SETTINGS, "spark.executorEnv.PYTHONPATH": packages}.items():
+    for key, value in SETTINGS.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     from tensorflowonspark import dfutil
@@ -244,7 +246,7 @@ def run_dfutil(packages: str, jar: str, path: str, rows: str) -> None:
 
 def main() -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("--dfutil", nargs=4, metavar=("PACKAGES", "JAR", "PATH", "ROWS"), help="measure only dfutil")
+    parser.add_argument("--dfutil", nargs=3, metavar=("JAR", "PATH", "ROWS"), help="measure only dfutil")
     options = parser.parse_args()
     if options.dfutil:
         run_dfutil(*options.dfutil)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +29,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = builder.getOrCreate()
     register(session)
     # The first job of a Python program opens a connection that stays: no test is to be blamed for it.
-    session.sparkContext.parallelize([1], 1).map(abs).count()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        session.sparkContext.parallelize([1], 1).map(abs).count()
     yield session
     session.stop()
     # Spark would keep its JVM until the interpreter ends.
@@ -48,6 +52,7 @@ def _settings(scratch: Path) -> dict[str, str]:
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.local.dir": str(scratch / "local"),
         "spark.log.level": "FATAL",
+        "spark.pyspark.python": sys.executable,
         # Compiling a query takes longer than these tests' queries do.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.shuffle.partitions": "2",

@@ -84,7 +84,12 @@ PROGRAM = """
 import sys
 from gridflow.spark import session
 
-spark = session(master="local[1]", config={"spark.ui.enabled": "false", "spark.driver.memory": "512m"})
+config = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.memory": "512m",
+    "spark.ui.enabled": "false",
+}
+spark = session(master="local[1]", config=config)
 spark.read.format("tfrecord").option("recordType", "ByteArray").load(sys.argv[1]).count()
 package, key = "org.tensorflow.hadoop.io.", "org.apache.hadoop.io.BytesWritable"
 none = "org.apache.hadoop.io.NullWritable"
