@@ -49,7 +49,6 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "2g",
     "spark.log.level": "ERROR",
-    "spark.pyspark.python": sys.executable,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -210,7 +209,7 @@ def measure_dfutil(data: Data, folder: Path, speeds: dict[str, float]) -> Iterat
     try:
         for argv in (copy, install):
             subprocess.run(argv, check=True, timeout=300, capture_output=True)
-        environ = {**os.environ, "PYTHONPATH": str(packages)}
+        environ = {**os.environ, "PYTHONPATH": str(packages), "PYSPARK_PYTHON": sys.executable}
         done = subprocess.run(program, check=True, timeout=900, capture_output=True, text=True, env=environ)
     except (OSError, subprocess.SubprocessError) as error:
         output = getattr(error, "stderr", None) or ""

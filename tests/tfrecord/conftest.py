@@ -26,7 +26,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     builder = SparkSession.builder.master("local[2,2]").appName("tests")
     for key, value in _settings(scratch).items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        session = builder.getOrCreate()
     register(session)
     # The first job of a Python program opens a connection that stays: no test is to be blamed for it.
     with warnings.catch_warnings():
@@ -52,7 +54,6 @@ def _settings(scratch: Path) -> dict[str, str]:
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.local.dir": str(scratch / "local"),
         "spark.log.level": "FATAL",
-        "spark.pyspark.python": sys.executable,
         # Compiling a query takes longer than these tests' queries do.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.shuffle.partitions": "2",
