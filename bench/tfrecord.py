@@ -2,8 +2,8 @@
 
 Two sets: Examples with 10 int64, 10 float and 2 bytes features, and Examples with 784 floats. Each way to read ends
 with Arrow batches, each way to write with a file; rates are megabytes of the file per second of processor time, the
-best of some rounds. Peers are installed into environments of their own below the cache folder ($GRIDFLOW_TEST_CACHE), beside
-this one's packages, so that their demands on versions bind nobody.
+best of some rounds. Peers are installed into environments of their own below the cache folder ($GRIDFLOW_TEST_CACHE),
+so that their demands on versions bind nobody.
 
 `bare scan` is framing and checksums alone: what any reader has to do.
 """
