@@ -32,7 +32,8 @@ def test_every_verb_has_help_that_begins_as_the_list_says(verb: str) -> None:
     done = gridflow(verb, "--help")
     assert done.returncode == 0
     assert done.stdout.startswith(f"Usage: gridflow {verb} [OPTIONS]")
-    assert verb in ("run", "submit", "status", "logs", "cancel") or "--json" in done.stdout
+    # Those of `tfrecord` stand with its own verbs.
+    assert verb == "tfrecord" or "--json" in done.stdout
 
 
 @pytest.mark.parametrize(

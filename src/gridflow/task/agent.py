@@ -66,8 +66,7 @@ class Agent:
                     try:
                         client.send({"type": "running", "pid": child.pid})
                         exit_ = self._watch(child, client, stop_signals)
-                        if not child.is_asked_to_end:
-                            self._report_failure(client, exit_)
+                        self._report_failure(client, child, exit_)
                     finally:
                         # Only this: the agent may be past its server's end, and nothing may outlive it.
                         self._sweep()
@@ -124,9 +123,11 @@ class Agent:
             if client is not None:
                 client.send(report)
 
-    def _report_failure(self, client: Client, exit_: Exit) -> None:
+    def _report_failure(self, client: Client, child: Child, exit_: Exit) -> None:
         """Tell at once that the program has failed, before its peers do, which fail for lack of it."""
-        if exit_.is_success or self._error:
+        # A program that somebody else has killed may have been asked to end while it was dying.
+        was_stopped = child.is_killed if exit_.signal == "SIGKILL" else child.is_asked_to_end
+        if exit_.is_success or was_stopped or self._error:
             return
         with suppress(RendezvousError):
             client.send({"type": "error", "error": str(exit_), "signal": exit_.signal})

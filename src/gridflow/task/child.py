@@ -26,6 +26,8 @@ class Child:
         self._kill_at: float | None = None
         #: Whether the program was asked to end; if not, it ended by itself or by somebody else's hand.
         self.is_asked_to_end = False
+        #: Whether its time was up, so that it was killed here.
+        self.is_killed = False
         self.report_fd, report_end = os.pipe()
         os.set_blocking(self.report_fd, False)
         self._unread = b""
@@ -85,6 +87,7 @@ class Child:
     def kill_if_overdue(self) -> None:
         """Kill the program's whole process group if its time is up."""
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            self.is_killed = True
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def reap(self) -> Exit:
