@@ -126,6 +126,21 @@ def test_signal_is_exit_code_130_and_nothing_is_left(number: signal.Signals) -> 
     run_processes.until_none_is_left(run)
 
 
+def test_hangup_that_the_caller_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` does
+    try:
+        with started("run", PROGRAMS / "linger.py") as launcher:
+            run = last_run()
+            wait_for_output(run, "worker/0", "ready")
+            launcher.send_signal(signal.SIGHUP)
+            run.cancel()
+            _, stderr = launcher.communicate(timeout=WAIT_SECONDS)
+        # A hangup that was heeded would have said that it stops the run.
+        assert stderr == f"gridflow: run {run.id} cancelled: it was cancelled\n"
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_second_interrupt_leaves_at_once_and_the_run_is_stopped_all_the_same() -> None:
     with started("run", PROGRAMS / "linger.py", "--stop-timeout", "2s", "--", "--stubborn") as launcher:
         run = last_run()

@@ -51,12 +51,16 @@ def _conclude(run: Run, status: RunStatus) -> int:
 
 @contextmanager
 def _signals_as_interrupts() -> Iterator[None]:
-    """Treat SIGTERM and SIGHUP like Ctrl-C: the run is stopped before this process is."""
+    """Treat SIGTERM and SIGHUP like Ctrl-C: the run is stopped before this process is.
+
+    What the caller had this process ignore stays ignored, as with `nohup gridflow run …`.
+    """
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield
     finally:
