@@ -1,8 +1,8 @@
 """How long it takes from launch to the first training step, against the same script started by hand.
 
-By hand means: two processes started at once, each with TF_CONFIG and a free port. Both ways alternate, and the best of
-each counts, for the machine may have other work. A second program, which does nothing, shows where the time before a
-program goes; and importing Gridflow and asking for help are measured in CPU seconds.
+By hand means: two processes started at once, each with TF_CONFIG and a free port. Both ways alternate, and the
+median of each counts, for the machine may have other work. A second program, which does nothing, shows where the time
+before a program goes; and importing Gridflow and asking for help are measured in CPU seconds.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 
 from report import Measurement, make_parser, print_report
@@ -29,6 +30,8 @@ TRIVIAL = PROGRAMS / "trivial.py"
 WORKERS = 2
 RUN_SECONDS = 300
 QUIET = subprocess.DEVNULL
+#: Python keeps what it has compiled, as it does for most people.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ def start_by_hand(program: Path) -> Start:
         processes = []
         for index in range(WORKERS):
             config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-            environment = {**os.environ, "STAMPS": stamps, "TF_CONFIG": json.dumps(config)}
+            environment = {**ENVIRONMENT, "STAMPS": stamps, "TF_CONFIG": json.dumps(config)}
             # In sessions of their own, as in two terminals: Linux shares the processor between sessions.
             command = [sys.executable, str(program)]
             processes.append(subprocess.Popen(command, env=environment, stderr=QUIET, start_new_session=True))
@@ -62,7 +65,7 @@ def start_by_hand(program: Path) -> Start:
 def start_by_gridflow(program: Path) -> Start:
     """Start the workers with `gridflow run`; its events tell when supervisor, agents and programs were started."""
     with TemporaryDirectory() as stamps, TemporaryDirectory() as home:
-        environment = {**os.environ, "STAMPS": stamps, "GRIDFLOW_HOME": home}
+        environment = {**ENVIRONMENT, "STAMPS": stamps, "GRIDFLOW_HOME": home}
         command = [sys.executable, "-m", "gridflow", "run", "--quiet", str(program), "--workers", str(WORKERS)]
         started, used = time.time(), cpu_used()
         subprocess.run(command, env=environment, timeout=RUN_SECONDS, check=True)
@@ -98,7 +101,7 @@ def first_step(pairs: int) -> list[Measurement]:
     ours, by_hand = zip(*both, strict=True)
 
     def compare(name: str, unit: str, value: Callable[[Start], float]) -> Measurement:
-        mine, other = min(map(value, ours)), min(map(value, by_hand))
+        mine, other = median(map(value, ours)), median(map(value, by_hand))
         return Measurement(f"{name}, {WORKERS} workers", mine, unit, "started by hand", mine / other)
 
     return [
@@ -110,7 +113,7 @@ def first_step(pairs: int) -> list[Measurement]:
 def stages(repetitions: int) -> list[Measurement]:
     """Show where the time goes before a program starts."""
     starts = [start_by_gridflow(TRIVIAL).moments for _ in range(repetitions)]
-    moments = (0.0, *min(starts, key=lambda moments: moments[-1]))
+    moments = [0.0, *(median(each) for each in zip(*starts, strict=True))]
     names = ("launch to supervisor", "supervisor to agents", "agents to programs", "programs to their first line")
     spans = [Measurement(name, end - begin, "s") for name, (begin, end) in zip(names, pairwise(moments), strict=True)]
     return [*spans, Measurement("launch to a program's first line", moments[-1], "s")]
@@ -121,7 +124,8 @@ def python(name: str, *arguments: str) -> Measurement:
 
     def once() -> float:
         used = cpu_used()
-        subprocess.run([sys.executable, *arguments], stdout=QUIET, timeout=RUN_SECONDS, check=True)
+        command = [sys.executable, *arguments]
+        subprocess.run(command, env=ENVIRONMENT, stdout=QUIET, timeout=RUN_SECONDS, check=True)
         return cpu_used() - used
 
     return Measurement(name, min(once() for _ in range(5)), "s of CPU")
