@@ -7,7 +7,7 @@ import re
 import pytest
 
 from gridflow import errors
-from gridflow.errors import CommandError, GridflowError, TaskFailedError
+from gridflow.errors import CommandError, GridflowError, RecordError, TaskFailedError
 
 CLASSES: dict[str, type[GridflowError]] = {
     name: kind for name, kind in vars(errors).items() if inspect.isclass(kind) and issubclass(kind, GridflowError)
@@ -62,7 +62,13 @@ def test_a_failed_command_shows_the_end_of_long_output() -> None:
 @pytest.mark.parametrize("name", sorted(CLASSES))
 def test_an_error_survives_its_way_out_of_a_task(name: str) -> None:
     kind = CLASSES[name]
-    error = CommandError(["ls"], 2, "", "", hint="do") if kind is CommandError else kind("what happened", hint="do")
+    error: GridflowError
+    if kind is CommandError:
+        error = CommandError(["ls"], 2, "", "", hint="do")
+    elif kind is RecordError:
+        error = RecordError("cut", path="a.tfrecord", record=3, offset=70, kind="cut", hint="do")
+    else:
+        error = kind("what happened", hint="do")
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is kind
     assert (str(copy), copy.hint, copy.exit_code) == (str(error), "do", error.exit_code)
