@@ -22,7 +22,7 @@ from tests.waiting import until
 
 from gridflow import Job, Run, RunState, TaskState, settings
 from gridflow.errors import JobError, RunCancelledError, SettingsError, TaskFailedError
-from gridflow.launch import submit
+from gridflow.launcher import submit
 from gridflow.platforms.base import Plan, Platform, load_platform
 
 PROGRAMS = Path(__file__).parent / "platforms" / "programs"

@@ -23,7 +23,7 @@ LAYERS = (
     "task inference",
     "platforms",
     "run",
-    "launch",
+    "launcher",
     "spark",
     "gridflow",  # the public names, in gridflow/__init__.py
     "ui",
@@ -64,20 +64,20 @@ def test_import_direction_table_narrows_rooms_to_what_lies_below_them() -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        "import gridflow.launch",
-        "import gridflow.launch as start",
-        "from gridflow import launch",
-        "from gridflow.launch import launch",
-        "from .. import launch",
-        "from ..launch import launch",
-        "def late():\n    from gridflow import launch",
-        "if TYPE_CHECKING:\n    pass\nelse:\n    from gridflow import launch",
+        "import gridflow.launcher",
+        "import gridflow.launcher as start",
+        "from gridflow import launcher",
+        "from gridflow.launcher import launch",
+        "from .. import launcher",
+        "from ..launcher import launch",
+        "def late():\n    from gridflow import launcher",
+        "if TYPE_CHECKING:\n    pass\nelse:\n    from gridflow import launcher",
     ],
 )
 def test_import_direction_sees_every_form_of_import(statement: str) -> None:
-    sources = {"task/agent.py": statement, "task/__init__.py": "", "launch.py": "", "__init__.py": ""}
+    sources = {"task/agent.py": statement, "task/__init__.py": "", "launcher.py": "", "__init__.py": ""}
     [violation] = violations(sources)
-    assert violation.startswith("task.agent imports launch (line ")
+    assert violation.startswith("task.agent imports launcher (line ")
     assert violation.endswith("`task` may use errors processes state job store rendezvous gpu and itself")
 
 
@@ -87,15 +87,15 @@ def test_import_direction_sees_every_form_of_import(statement: str) -> None:
         ("task/agent.py", "from gridflow.task.child import Child"),
         ("task/agent.py", "from . import child"),
         ("task/__init__.py", "from .child import Child"),
-        ("task/agent.py", "if TYPE_CHECKING:\n    from gridflow.launch import launch"),
-        ("task/agent.py", "if typing.TYPE_CHECKING:\n    from gridflow.launch import launch"),
+        ("task/agent.py", "if TYPE_CHECKING:\n    from gridflow.launcher import launch"),
+        ("task/agent.py", "if typing.TYPE_CHECKING:\n    from gridflow.launcher import launch"),
         ("task/agent.py", "import tensorflow"),
         ("platforms/local.py", "from gridflow.task import tf_config"),
         ("cli/main.py", "from gridflow import __version__"),
     ],
 )
 def test_import_direction_allows_what_lies_below(path: str, statement: str) -> None:
-    tree = ["__init__.py", "launch.py", "task/__init__.py", "task/child.py", "task/tf_config.py"]
+    tree = ["__init__.py", "launcher.py", "task/__init__.py", "task/child.py", "task/tf_config.py"]
     assert violations({**dict.fromkeys(tree, ""), path: statement}) == []
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import time
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -143,7 +142,7 @@ class RunFolder:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file aside and rename it, so that a reader sees all of it or none."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    aside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(content)
@@ -167,7 +166,7 @@ def _create_run(home: Path, job: Job, platform: str, options: Mapping[str, Any],
     (home / "runs").mkdir(parents=True, exist_ok=True)
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     while True:
-        folder = RunFolder(home / "runs" / f"{job.name}-{stamp}-{secrets.token_hex(2)}")
+        folder = RunFolder(home / "runs" / f"{job.name}-{stamp}-{os.urandom(2).hex()}")
         try:
             folder.path.mkdir(mode=0o700)
             break
@@ -175,7 +174,7 @@ def _create_run(home: Path, job: Job, platform: str, options: Mapping[str, Any],
             continue
     for path in (folder.supervisor_log.parent, folder.result_file("x").parent, folder.checkpoint_dir, folder.log_dir):
         path.mkdir()
-    folder.write("secret", secrets.token_bytes(32))
+    folder.write("secret", os.urandom(32))
     folder.write("job.json", json.dumps(job.to_table(), indent=2))
     record = {"run": folder.run, "name": job.name, "platform": platform, "options": dict(options), "created": now}
     # Last, since a folder without it is not a run yet.

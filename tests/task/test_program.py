@@ -17,8 +17,7 @@ import cloudpickle
 import psutil
 import pytest
 
-from gridflow.task.child import REPORT_FD
-from gridflow.task.identity import PARENT_PID
+from gridflow.task.identity import PARENT_PID, REPORT_FD
 
 SECONDS = 60.0
 RUNNER = (sys.executable, "-P", "-m", "gridflow.task.program")
@@ -487,3 +486,28 @@ def wait_for(path: Path, program: psutil.Process) -> None:
         assert program.is_running()
         with pytest.raises(psutil.TimeoutExpired):
             program.wait(0.02)
+
+
+def test_calls_below_the_runner_do_not_straddle_the_end_of_a_piece_of_stack(tmp_path: Path) -> None:
+    # From some depth on, each of these would map a piece of Python's stack and give it back: a page fault each.
+    (tmp_path / "deep.py").write_text(
+        """
+import resource
+
+def call(depth):
+    if depth:
+        call(depth - 1)
+
+def repeat(above):
+    if above:
+        return repeat(above - 1)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(1000):
+        call(3)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+print(max(repeat(above) for above in range(0, 400, 2)))
+"""
+    )
+    assert int(run(tmp_path, "script", "deep.py").stdout) < 100
+    assert int(run_plainly(tmp_path, "deep.py").stdout) >= 1000, "Python has become better: _with_room can go"

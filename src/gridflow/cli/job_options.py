@@ -14,7 +14,7 @@ import click
 
 from gridflow.errors import JobError, SettingsError
 from gridflow.job import Job
-from gridflow.launch import group_tables
+from gridflow.launcher import group_tables
 from gridflow.platforms.base import PLATFORMS
 from gridflow.settings import Settings
 

@@ -12,7 +12,7 @@ import click
 
 from gridflow.cli.job_options import Request, job_options
 from gridflow.cli.view import open_view
-from gridflow.launch import submit
+from gridflow.launcher import submit
 from gridflow.run import Run
 from gridflow.state import RunState, RunStatus
 

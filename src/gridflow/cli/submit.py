@@ -7,7 +7,7 @@ import json
 import click
 
 from gridflow.cli.job_options import Request, job_options
-from gridflow.launch import submit
+from gridflow.launcher import submit
 
 
 @click.command()

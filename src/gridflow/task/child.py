@@ -12,10 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from gridflow.state import Exit
-from gridflow.task.identity import PARENT_PID
-
-#: The file descriptor on which a program's runner reports.
-REPORT_FD = "GRIDFLOW_REPORT_FD"
+from gridflow.task.identity import PARENT_PID, REPORT_FD
 
 
 class Child:

@@ -20,6 +20,8 @@ HOST = "GRIDFLOW_HOST"
 PORT = "GRIDFLOW_PORT"
 #: The process that an agent, or a program, must not outlive; without it an agent goes by who its parent is.
 PARENT_PID = "GRIDFLOW_PARENT_PID"
+#: The file descriptor on which a program's runner reports.
+REPORT_FD = "GRIDFLOW_REPORT_FD"
 
 
 @dataclass(frozen=True)

@@ -19,22 +19,20 @@ cluster, the code is asked whether it uses what it must not. `keras_clipping`, `
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import importlib.abc
 import json
 import logging
 import os
 import sys
+from contextlib import contextmanager
 from types import CodeType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from gridflow.task import keras_clipping, keras_parameter_server, keras_saving
+from gridflow.task.importing import around_import
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from importlib.machinery import ModuleSpec
-    from types import ModuleType
+    from collections.abc import Callable, Iterator, Mapping
 
 SWITCH = "GRIDFLOW_KERAS_PATCH"
 _OFF = ("0", "off", "false")
@@ -56,7 +54,7 @@ def install(environ: Mapping[str, str] = os.environ) -> None:
     if "keras" in sys.modules:
         _correct_imported(*place)
     else:
-        sys.meta_path.insert(0, _Finder(functools.partial(_correct_imported, *place)))
+        around_import("keras", functools.partial(_correcting, *place))
 
 
 def correct(trainer_module: Any) -> list[str]:
@@ -87,6 +85,12 @@ def _place(environ: Mapping[str, str]) -> tuple[str, bool] | None:
         return None  # TensorFlow itself reports a TF_CONFIG that it cannot read
 
 
+@contextmanager
+def _correcting(task: str, has_parameter_servers: bool) -> Iterator[None]:
+    yield
+    _correct_imported(task, has_parameter_servers)
+
+
 def _correct_imported(task: str, has_parameter_servers: bool) -> None:
     trainer_module: Any = sys.modules.get(_TRAINER)
     if trainer_module is None:
@@ -106,50 +110,6 @@ def _correct_imported(task: str, has_parameter_servers: bool) -> None:
             ", ".join(corrected),
             SWITCH,
         )
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Waits for the import of `keras`, runs `after` when it is complete, and is gone."""
-
-    def __init__(self, after: Callable[[], None]) -> None:
-        self.after = after
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != "keras":
-            return None
-        for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(fullname, path, target)
-            if spec is not None and spec.loader is not None:
-                spec.loader = _Loader(spec.loader, self)
-                return spec
-        return None
-
-
-class _Loader(importlib.abc.Loader):
-    """Loads `keras` with the loader that would have loaded it anyway, and leaves no trace in the module."""
-
-    def __init__(self, original: importlib.abc.Loader, finder: _Finder) -> None:
-        self.original = original
-        self.finder = finder
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self.original.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:
-            module.__spec__.loader = self.original
-        module.__loader__ = self.original
-        # Found only once: a finder that only looked (importlib.util.find_spec) must not use this one up.
-        with contextlib.suppress(ValueError):
-            sys.meta_path.remove(self.finder)
-        self.original.exec_module(module)
-        self.finder.after()
-
-    def __getattr__(self, name: str) -> Any:
-        # pkgutil and importlib.resources ask the loader of a spec for get_data, get_filename, ...
-        return getattr(self.original, name)
 
 
 def _reduces_scalars_along_an_axis(trainer_module: Any) -> bool:

@@ -14,7 +14,7 @@ import gridflow
 from gridflow import settings
 from gridflow.errors import DeadlineError, JobError, RunCancelledError, TaskFailedError, UsageError
 from gridflow.job import Job
-from gridflow.launch import group_tables
+from gridflow.launcher import group_tables
 from gridflow.run import Run
 from gridflow.state import RunState, TaskState
 from gridflow.store import list_runs
