@@ -8,7 +8,7 @@ struct ArrayOwner {
     std::vector<ArrowArray> children;
     std::vector<ArrowArray*> pointers;
     ~ArrayOwner() {
-        for (void* buffer : buffers) std::free(buffer);
+        for (void* buffer : buffers) give_back_block(buffer);
     }
 };
 

@@ -2,13 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <new>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "blocks.h"
 
 #ifndef ARROW_C_DATA_INTERFACE
 #define ARROW_C_DATA_INTERFACE
@@ -55,7 +55,7 @@ public:
         other.data_ = nullptr;
         other.size_ = other.capacity_ = 0;
     }
-    ~Buffer() { std::free(data_); }
+    ~Buffer() { give_back_block(data_); }
 
     T* data() { return data_; }
     size_t size() const { return size_; }
@@ -87,9 +87,7 @@ private:
     __attribute__((noinline)) void grow(size_t size) {
         size_t wanted = 2 * capacity_ > size ? 2 * capacity_ : size;
         if (wanted < 64) wanted = 64;
-        void* moved = std::realloc(data_, wanted * sizeof(T));
-        if (!moved) throw std::bad_alloc();
-        data_ = static_cast<T*>(moved);
+        data_ = static_cast<T*>(grow_block(data_, size_ * sizeof(T), wanted * sizeof(T)));
         capacity_ = wanted;
     }
 
@@ -101,7 +99,7 @@ private:
 struct ArrayParts {
     std::string format, name;
     int64_t length = 0, null_count = 0;
-    std::vector<void*> buffers;  // from malloc; the first is the validity bitmap
+    std::vector<void*> buffers;  // grown blocks; the first is the validity bitmap
     std::vector<ArrayParts> children;
 };
 

@@ -424,7 +424,7 @@ ArrayParts Column::release() {
         parts.null_count = static_cast<int64_t>(rows_.nulls());
         void* bits = rows_.release();
         if (spec_.type == Physical::kNull) {
-            std::free(bits);
+            give_back_block(bits);
             parts.null_count = parts.length = rows;
         } else {
             parts.buffers[0] = bits;

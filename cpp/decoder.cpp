@@ -175,6 +175,45 @@ void Decoder::decode_record(Span payload) {
     if (!misfits_.empty()) throw misfits_.front().second;
 }
 
+Expected::Expected(Names::Name* name, Column* column, Kind kind)
+    : name(name), column(column), kind_(kind), name_size_(name->text.size()) {
+    uint8_t words[24] = {0x0a, 0, 0x0a, static_cast<uint8_t>(name_size_)}, masks[24] = {0xff, 0, 0xff, 0xff};
+    std::memcpy(words + 4, name->text.data(), name_size_);
+    std::memset(masks + 4, 0xff, name_size_);
+    std::memcpy(words_, words, 24);
+    std::memcpy(masks_, masks, 24);
+    // The three lengths are 2, 4 and 6 less than what is behind the name. They are at least 1, so nothing is borrowed.
+    tail_ = 0x0a00020012ull + (static_cast<uint64_t>(kind) << 19) - (2ull << 8 | 4ull << 24 | 6ull << 40);
+    tail_mask_ = column ? 0xffffffffffffull : 0xffffull;
+}
+
+// Takes the entries that are as the last records had them; returns where the first other one begins.
+inline const uint8_t* Decoder::decode_expected(const uint8_t* at, const uint8_t* end, Names::Name*& previous) {
+    size_t taken = 0;
+    for (const Expected& expected : expected_) {
+        const uint8_t* next = at < end ? expected.take(at, end) : nullptr;
+        if (!next) break;
+        if (expected.column) {
+            expected.column->stamp = stamp_;
+            ++found_;
+        }
+        at = next;
+        ++taken;
+    }
+    if (taken) previous = expected_[taken - 1].name;
+    // Where records differ for good, it does not pay to learn from each of them.
+    is_learning_ = at < end && (++surprises_ < 32 || surprises_ % 64 == 0);
+    if (is_learning_) expected_.erase(expected_.begin() + static_cast<std::ptrdiff_t>(taken), expected_.end());
+    return at;
+}
+
+void Decoder::expect(Names::Name* name, Column* column, Kind kind) {
+    is_learning_ = name->text.size() <= Expected::kMaxName && expected_.size() < 4096;
+    for (const Expected& other : expected_)
+        if (other.name == name) is_learning_ = false;
+    if (is_learning_) expected_.emplace_back(name, column, kind);
+}
+
 // An entry as all usual writers make it: 0a KEY 12 FEATURE, the feature's list in one part. False: it is not.
 inline bool Decoder::decode_usual_entry(Span entry, Names::Name*& previous) {
     const uint8_t* at = entry.begin;
@@ -191,13 +230,21 @@ inline bool Decoder::decode_usual_entry(Span entry, Names::Name*& previous) {
     if (rest >= 6 && rest < 0x80 && (word & 0xffffffffffffull) == expected &&
         (tag_bits == 0x0a0000 || tag_bits == 0x120000 || tag_bits == 0x1a0000)) {
         Names::Name* name = features_.find(previous, key, key_size);
-        if (name->column < 0) return true;
+        const Kind kind = static_cast<Kind>(tag_bits >> 19);
+        if (name->column < 0) {
+            if (is_learning_) expect(name, nullptr, kind);
+            return true;
+        }
         Column& column = columns_[static_cast<size_t>(name->column)];
         begin_cell(column);
-        const Kind kind = static_cast<Kind>(tag_bits >> 19);
-        if (column.append_scalar(kind, {at + 6, entry.end})) return true;
+        if (column.append_scalar(kind, {at + 6, entry.end})) {
+            if (is_learning_) expect(name, &column, kind);
+            return true;
+        }
+        is_learning_ = false;
         return column.append_usual(kind, {at + 4, entry.end});
     }
+    is_learning_ = false;
     uint64_t length;
     if (*at++ != 0x12 || !read_varint(at, entry.end, length) || length != static_cast<size_t>(entry.end - at))
         return false;
@@ -217,6 +264,9 @@ void Decoder::decode_features(Span features) {
     const uint8_t* next = at;
     const uint8_t* const end = features.end;
     Names::Name* previous = previous_;
+    is_learning_ = false;
+    // Only of a record's first Features nothing has been given before.
+    if (previous == features_.first()) at = decode_expected(at, end, previous);
     while (at < end) {
         try {
             while (at < end) {
@@ -230,6 +280,7 @@ void Decoder::decode_features(Span features) {
                     }
                 }
                 // One field the thorough way.
+                is_learning_ = false;
                 Span rest{at, end};
                 Field field;
                 read_field(rest, field);

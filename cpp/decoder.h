@@ -61,6 +61,46 @@ private:
     size_t learned_ = 0;
 };
 
+// One feature that the next record is expected to have at a certain place: a short scalar, as usual writers encode it.
+//
+//     0a ENTRY 0a SIZE key… 12 FEATURE TAG LIST 0a VALUE value…       each length one byte
+//
+// Whether it is there is one comparison of all these bytes, since the lengths follow from each other.
+class Expected {
+public:
+    // Up to so many bytes of a name can be compared.
+    static constexpr size_t kMaxName = 20;
+
+    // `column` is null where nobody asked for the feature.
+    Expected(Names::Name* name, Column* column, Kind kind);
+
+    // Appends the value to its column and returns the place behind the entry, or null if the entry is another one.
+    const uint8_t* take(const uint8_t* at, const uint8_t* end) const {
+        const uint8_t* tail = at + 4 + name_size_;
+        const uint64_t entry = at[1], rest = entry - 2 - name_size_;
+        if (rest - 7 > 0x7f - 7 || entry + 2 > static_cast<size_t>(end - at)) return nullptr;
+        const uint64_t difference = ((load_word(at) ^ words_[0]) & masks_[0]) |
+                                    ((load_word(at + 8) ^ words_[1]) & masks_[1]) |
+                                    ((load_word(at + 16) ^ words_[2]) & masks_[2]) |
+                                    ((load_word(tail) ^ (tail_ + rest * kLengths)) & tail_mask_);
+        if (difference) return nullptr;
+        const uint8_t* next = at + 2 + entry;
+        if (column && !column->append_scalar(kind_, {tail + 6, next})) return nullptr;
+        return next;
+    }
+
+    Names::Name* name;
+    Column* column;
+
+private:
+    // FEATURE, LIST and VALUE in the word that begins with 12.
+    static constexpr uint64_t kLengths = 1ull << 8 | 1ull << 24 | 1ull << 40;
+
+    Kind kind_;
+    size_t name_size_;
+    uint64_t words_[3], masks_[3], tail_, tail_mask_;
+};
+
 class Decoder {
 public:
     enum class State { kMore, kBatch, kEnd };
@@ -78,6 +118,8 @@ public:
 private:
     void decode_record(Span payload);
     void decode_features(Span features);
+    const uint8_t* decode_expected(const uint8_t* at, const uint8_t* end, Names::Name*& previous);
+    void expect(Names::Name* name, Column* column, Kind kind);
     __attribute__((always_inline)) bool decode_usual_entry(Span entry, Names::Name*& previous);
     void decode_entry(Span key, const std::vector<Span>& values, Names::Name*& previous);
     void decode_lists(Span lists);
@@ -89,6 +131,9 @@ private:
     std::vector<Column> columns_;
     Names features_, lists_;
     Names::Name* previous_ = nullptr;
+    std::vector<Expected> expected_;
+    size_t surprises_ = 0;
+    bool is_learning_ = false;
     FeatureView scratch_;
     Column* current_ = nullptr;
     std::vector<std::pair<Column*, BadRecord>> misfits_;

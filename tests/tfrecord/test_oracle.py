@@ -126,6 +126,62 @@ def test_any_encoding_of_examples_is_read_as_protobuf_reads_it(payloads: list[by
     assert bits(plain(table.to_pylist())) == bits(plain(reference.read(messages, schema)))
 
 
+#: Names of up to 20 bytes can be predicted.
+SIMILAR = {"id": "int", "x": "float", "n" * 20: "bytes", "m" * 21: "int", "y": "float"}
+
+
+@st.composite
+def similar_examples(draw: st.DrawFn) -> list[bytes]:
+    """Draw Examples that mostly have the same scalars in the same order, so that each record predicts the next."""
+    payloads = []
+    for _ in range(draw(st.integers(1, 12))):
+        names = list(SIMILAR)
+        surprise = draw(st.sampled_from(["", "", "", "missing", "twice", "order", "list", "unpacked", "two parts"]))
+        at = draw(st.integers(0, len(names) - 1))
+        if surprise == "missing":
+            del names[at]
+        if surprise == "twice":
+            names.insert(draw(st.integers(0, len(names))), names[at])
+        if surprise == "order":
+            names.reverse()
+        entries = []
+        for place, name in enumerate(names):
+            kind = SIMILAR[name]
+            count = 2 if surprise == "list" and place == at else 1
+            values = {
+                "int": lambda: varint(draw(INT64 | st.integers(0, 300))),
+                "float": lambda: np.float32(draw(FLOAT)).tobytes(),
+                "bytes": lambda: draw(st.text(max_size=40)).encode(),
+            }
+            if kind == "bytes":
+                feature = delimited(1, b"".join(delimited(1, values[kind]()) for _ in range(count)))
+            elif surprise == "unpacked" and place == at:
+                feature = delimited(
+                    {"float": 2, "int": 3}[kind], {"float": b"\x0d", "int": b"\x08"}[kind] + values[kind]()
+                )
+            else:
+                packed = b"".join(values[kind]() for _ in range(count))
+                feature = delimited({"float": 2, "int": 3}[kind], delimited(1, packed))
+            entries.append(delimited(1, delimited(1, name.encode()) + delimited(2, feature)))
+        halves = [entries[:at], entries[at:]] if surprise == "two parts" else [entries]
+        payloads.append(b"".join(delimited(1, b"".join(half)) for half in halves))
+    return payloads
+
+
+@settings(max_examples=150, deadline=None)
+@given(similar_examples(), st.data())
+def test_records_that_resemble_each_other_until_they_do_not_are_read_as_protobuf_reads_them(
+    payloads: list[bytes], data: st.DataObject
+) -> None:
+    messages = [tf.train.Example.FromString(payload) for payload in payloads]
+    schema = reference.infer(messages)
+    columns = data.draw(st.lists(st.sampled_from([name for name, _ in schema]), min_size=1, unique=True))
+    chosen = [(name, kind) for name, kind in schema if name in columns]
+    table = read_bytes(framed(payloads), arrow_schema([list(pair) for pair in chosen]), batch_size=5)
+    table.validate(full=True)
+    assert bits(plain(table.to_pylist())) == bits(plain(reference.read(messages, chosen)))
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(examples(), min_size=1, max_size=4),

@@ -17,7 +17,7 @@ from gridflow.tfrecord.files import Compression, FileSource, Loss, Paths, find, 
 from gridflow.tfrecord.parallel import in_order
 
 #: A batch ends after so many bytes of records, since smaller ones stay in the processor's cache.
-_BATCH_BYTES = 8 << 20
+_BATCH_BYTES = 2 << 20
 
 
 class Options(TypedDict, total=False):
