@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 import gridflow
-from gridflow import settings
+from gridflow import launcher, settings
 from gridflow.errors import DeadlineError, JobError, RunCancelledError, TaskFailedError, UsageError
 from gridflow.job import Job
-from gridflow.launcher import group_tables
 from gridflow.run import Run
 from gridflow.state import RunState, TaskState
 from gridflow.store import list_runs
@@ -221,8 +220,7 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> Calls:
     def submit(job: Job, on: str, options: dict[str, Any], *, attached: bool) -> None:
         calls.append((job, on, dict(options)))
 
-    # The function of that name hides the module in the package.
-    monkeypatch.setattr(sys.modules["gridflow.launch"], "submit", submit)
+    monkeypatch.setattr(launcher, "submit", submit)
     return calls
 
 
@@ -292,8 +290,8 @@ def test_a_mistake_is_said_before_anything_is_started(
 
 
 def test_counts_become_the_group_tables_of_a_job_file() -> None:
-    assert group_tables(None, None, False, False, None, False, {}) == {}
-    assert group_tables(2, 1, True, True, 3, True, {"gpus": 1, "cpus": None}) == {
+    assert launcher.group_tables(None, None, False, False, None, False, {}) == {}
+    assert launcher.group_tables(2, 1, True, True, 3, True, {"gpus": 1, "cpus": None}) == {
         "chief": {"count": 1, "gpus": 1},
         "worker": {"count": 2, "gpus": 1},
         "ps": {"count": 1},
@@ -301,7 +299,7 @@ def test_counts_become_the_group_tables_of_a_job_file() -> None:
         "data": {"count": 3},
         "tensorboard": {"count": 1},
     }
-    assert group_tables(None, None, False, False, None, True, {"gpus": 1}) == {
+    assert launcher.group_tables(None, None, False, False, None, True, {"gpus": 1}) == {
         "worker": {"gpus": 1},
         "tensorboard": {"count": 1},
     }

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import stat
 import subprocess
 import sys
@@ -54,8 +53,8 @@ def test_a_run_says_what_it_is(folder: RunFolder) -> None:
 
 def test_two_runs_never_share_a_folder_or_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = iter(["aaaa", "aaaa", "bbbb"])
-    real = secrets.token_hex
-    monkeypatch.setattr(secrets, "token_hex", lambda size: next(names) if size == 2 else real(size))
+    real = os.urandom
+    monkeypatch.setattr(os, "urandom", lambda size: bytes.fromhex(next(names)) if size == 2 else real(size))
     first, second = (create_run(tmp_path, JOB, "local", {}, now=0) for _ in range(2))
     assert (first.run[-4:], second.run[-4:]) == ("aaaa", "bbbb")
     assert first.secret() != second.secret()
