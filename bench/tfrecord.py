@@ -5,7 +5,8 @@ with Arrow batches, each way to write with a file; rates are megabytes of the fi
 best of some rounds. Peers are installed into environments of their own below the cache folder ($GRIDFLOW_TEST_CACHE),
 so that their demands on versions bind nobody.
 
-`bare scan` is framing and checksums alone: what any reader has to do.
+`bare scan` is framing and checksums alone: what any reader has to do. Ours needs 0.17 ns for a byte, so for the 22
+scalars of a record to be read at 0.6 of it each may take 2.5 ns; TensorFlow's is shown beside it.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Set:
 def sets(*, quick: bool) -> list[Set]:
     return [
         Set("scalars", 40_000 if quick else 200_000, 10, 10, 2, 0),
-        Set("arrays", 8_000 if quick else 40_000, 0, 0, 0, 784),
+        Set("arrays", 8_000 if quick else 200_000, 0, 0, 0, 784),
     ]
 
 
@@ -149,7 +150,11 @@ def measure_tensorflow(of: Set, path: Path, rounds: int) -> dict[str, float]:
                     arrays.append(pa.array(values))
             pa.RecordBatch.from_arrays(arrays, names=columns)
 
-    return {"read": best(rounds, lambda: read(schema.names)), "read some": best(rounds, lambda: read(of.some))}
+    return {
+        "bare scan": best(rounds, lambda: drain(tf.data.TFRecordDataset(str(path)).batch(4096))),
+        "read": best(rounds, lambda: read(schema.names)),
+        "read some": best(rounds, lambda: read(of.some)),
+    }
 
 
 def measure_protobuf(of: Set, path: Path, rounds: int) -> dict[str, float]:
@@ -351,6 +356,9 @@ def compare(of: Set, folder: Path, rounds: int) -> list[Measurement]:
         name = f"{of.name}: gridflow {what}"
         if what != "write":
             measurements.append(Measurement(name, rate, "MB/s", "bare scan", rate / ours["bare scan"]))
+            theirs = rates["tensorflow"].get("bare scan")
+            if theirs:
+                measurements.append(Measurement(name, rate, "MB/s", "tensorflow's bare scan", rate / theirs))
         for way in ("tfx_bsl", "tensorflow", "protobuf", "tfrecord"):
             if what in rates[way]:
                 measurements.append(Measurement(name, rate, "MB/s", way, rate / rates[way][what]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,6 +172,26 @@ def test_compressed_files_are_read_by_spark_and_tensorflow(
 def test_unknown_compression_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="must be none, gzip, zlib, or a codec that Hadoop knows"):
         write_spark(spark.range(1), tmp_path / "out", compression="zip9")
+
+
+@pytest.mark.parametrize(
+    ("query", "options", "message"),
+    [
+        ("select array(array(1)) as deep", {}, "an Example cannot hold array<array<int>>"),
+        ("select map(1, 2) as m", {}, "doesn't support the column `m`"),
+        ("select 1 as i", {"compression": "lzzz"}, "compression is 'lzzz'"),
+        ("select 1 as i", {"recordType": "ByteArray"}, "needs exactly one column, of type binary"),
+        ("select 1 as i", {"recordType": "Foo"}, "recordType is 'Foo'"),
+    ],
+)
+def test_what_an_overwrite_would_have_replaced_is_kept_where_it_is_refused(
+    spark: SparkSession, tmp_path: Path, query: str, options: dict[str, str], message: str
+) -> None:
+    out = str(tmp_path / "out")
+    spark.range(3).write.format("tfrecord").save(out)
+    with pytest.raises(Exception, match=re.escape(message)):
+        spark.sql(query).write.format("tfrecord").options(**options).mode("overwrite").save(out)
+    assert spark.read.format("tfrecord").load(out).count() == 3
 
 
 def test_types_that_no_record_holds_are_refused_before_anything_is_written(spark: SparkSession, tmp_path: Path) -> None:
