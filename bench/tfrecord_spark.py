@@ -233,7 +233,8 @@ def run_dfutil(jar: str, path: str, rows: str) -> None:
     from tensorflowonspark import dfutil
 
     jvm = spark_process()
-    df = dfutil.loadTFRecords(spark.sparkContext, path)
+    # It takes bytes for text unless told, and fails where they are none.
+    df = dfutil.loadTFRecords(spark.sparkContext, path, binary_features=["blob"])
     read = measure(lambda: consume(df), jvm, 1)
     cached = df.cache()
     cached.count()
