@@ -156,6 +156,7 @@ def damaged(
 
 
 def varint(value: int) -> bytes:
+    value &= 2**64 - 1  # negative ones are written as their complement
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)

@@ -14,6 +14,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tfrecord import reference
+from tests.tfrecord.make_golden import delimited, varint
 from tests.tfrecord.test_golden import arrow_schema, bits, plain
 
 from gridflow import tfrecord
@@ -23,19 +24,6 @@ from gridflow.tfrecord import _codec
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FLOAT = st.floats(width=32)
 NAMES = st.sampled_from(["a", "b", "a long name of a feature, longer than sixteen bytes", "ü", ""])
-
-
-def varint(value: int) -> bytes:
-    value &= 2**64 - 1
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*out, value])
-
-
-def delimited(number: int, payload: bytes) -> bytes:
-    return varint(number << 3 | 2) + varint(len(payload)) + payload
 
 
 @st.composite
