@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pyarrow as pa
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from gridflow import tfrecord
 from gridflow.errors import RecordError, SchemaError, UsageError
@@ -41,6 +43,38 @@ def test_any_fsspec_url_is_written_and_read() -> None:
     assert tfrecord.read("memory://folder/*.gz").read_all() == TABLE
     assert fsspec.filesystem("memory").cat("/folder/file.tfrecord.gz").startswith(b"\x1f\x8b")
     assert [Path(name).name for name in fsspec.filesystem("memory").ls("/folder", detail=False)] == ["file.tfrecord.gz"]
+
+
+class Unreplacing(MemoryFileSystem):  # type: ignore[misc]
+    """Does not rename onto a file that is there, like HDFS, and may not even say so, like WebHDFS."""
+
+    def __init__(self, *, is_silent: bool) -> None:
+        super().__init__(skip_instance_cache=True)
+        self.store: dict[str, Any] = {}
+        self.pseudo_dirs = [""]
+        self.is_silent = is_silent
+        self.is_broken = False
+
+    def mv(self, path1: str, path2: str, **options: Any) -> None:
+        if not self.exists(path2) and not (self.is_broken and path1.endswith(".part")):
+            super().mv(path1, path2, **options)
+        elif not self.is_silent:
+            raise FileExistsError(path2)
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_a_file_is_replaced_where_renaming_does_not_replace(is_silent: bool) -> None:
+    files: Any = Unreplacing(is_silent=is_silent)
+    path = "/folder/file.tfrecord"
+    tfrecord.write(TABLE, path, filesystem=files)
+    tfrecord.write(TABLE.slice(0, 1), path, filesystem=files)
+    assert tfrecord.read(path, filesystem=files).read_all() == TABLE.slice(0, 1)
+    assert files.find("/") == [path]
+    files.is_broken = True
+    with pytest.raises(UsageError, match=r"file\.tfrecord: cannot be written"):
+        tfrecord.write(TABLE, path, filesystem=files)
+    assert tfrecord.read(path, filesystem=files).read_all() == TABLE.slice(0, 1)
+    assert files.find("/") == [path]
 
 
 def test_a_url_of_an_unknown_kind_is_refused() -> None:

@@ -319,12 +319,34 @@ class FileSink:
                 if self._packer is not None:
                     self.stream.write(self._packer.flush())
                 self.stream.close()
-                self._filesystem.move(self._aside, self._path)
+                self._put_in_place()
                 return
         except OSError as error:
             self._remove()
             raise UsageError(f"{self.name}: cannot be written ({error})") from error
         self._remove()
+
+    def _put_in_place(self) -> None:
+        try:
+            self._rename(self._aside, self._path)
+        except OSError:
+            if self._filesystem.get_file_info(self._path).type != pafs.FileType.File:
+                raise
+            # HDFS does not rename onto a file that is there.
+            before = f"{self._aside}.before"
+            self._rename(self._path, before)
+            try:
+                self._rename(self._aside, self._path)
+            except OSError:
+                self._rename(before, self._path)
+                raise
+            self._filesystem.delete_file(before)
+
+    def _rename(self, path: str, target: str) -> None:
+        self._filesystem.move(path, target)
+        # WebHDFS does not say where it could not.
+        if self._filesystem.get_file_info(path).type != pafs.FileType.NotFound:
+            raise OSError(f"{path} could not be renamed to {target}")
 
     def _remove(self) -> None:
         try:
