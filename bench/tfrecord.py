@@ -2,8 +2,7 @@
 
 Two sets: Examples with 10 int64, 10 float and 2 bytes features, and Examples with 784 floats. Each way to read ends
 with Arrow batches, each way to write with a file; rates are megabytes of the file per second of processor time, the
-best of some rounds. Peers are installed into environments of their own below the cache folder ($GRIDFLOW_TEST_CACHE),
-so that their demands on versions bind nobody.
+best of some rounds. Peers run in environments of their own (peers.py).
 
 `bare scan` is framing and checksums alone: what any reader has to do. Ours needs 0.17 ns for a byte, so for the 22
 scalars of a record to be read at 0.6 of it each may take 2.5 ns; TensorFlow's is shown beside it.
@@ -15,7 +14,6 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,15 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from peers import PEERS, peer_python
 from report import Measurement, make_parser, print_report
 
-CACHE = Path(os.environ.get("GRIDFLOW_TEST_CACHE", Path.home() / ".cache" / "gridflow-test"))
-PEERS = {
-    "tfx_bsl": ["tfx-bsl==1.21.0", "tensorflow-metadata==1.21.0"],
-    "tfrecord": ["tfrecord==1.14.6", "crc32c==2.8"],
-}
 PATIENCE_SECONDS = 900.0
 PROTOBUF_RECORDS = 5_000
+STEADY_SECONDS = 0.5
+MOST_ROUNDS = 20
 
 
 @dataclass(frozen=True)
@@ -82,9 +78,9 @@ def make_table(of: Set) -> Any:
 
 
 def best(rounds: int, work: Callable[[], object]) -> float:
-    """Return the processor seconds of the fastest round."""
-    seconds = []
-    for _ in range(rounds):
+    """Return the processor seconds of the fastest round; short ones, which the kernel disturbs, are repeated more."""
+    seconds: list[float] = []
+    while len(seconds) < rounds or (sum(seconds) < STEADY_SECONDS and len(seconds) < MOST_ROUNDS):
         started = time.process_time()
         work()
         seconds.append(time.process_time() - started)
@@ -288,28 +284,10 @@ WAYS: dict[str, Callable[[Set, Path, int], dict[str, float]]] = {
 }
 
 
-def environment(peer: str) -> str:
-    """Return the interpreter that has a peer, made at the first call; packages of this one are visible in it."""
-    if peer not in PEERS:
-        return sys.executable
-    folder = CACHE / f"bench-{peer}"
-    python = folder / "bin" / "python"
-    ready = folder / "ready"
-    if ready.exists() and ready.read_text() == " ".join(PEERS[peer]):
-        return str(python)
-    subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True, timeout=PATIENCE_SECONDS)
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    subprocess.run([*pip, *PEERS[peer]], check=True, timeout=PATIENCE_SECONDS, stdout=sys.stderr)
-    (site,) = folder.glob("lib/python*/site-packages")
-    (site / "outer.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    ready.write_text(" ".join(PEERS[peer]))
-    return str(python)
-
-
 def run_apart(way: str, of: Set, path: Path, rounds: int) -> dict[str, float]:
     """Measure in a process of its own, bound to one processor; a peer that cannot be had is left out."""
     try:
-        python = environment(way)
+        python = str(peer_python(way)) if way in PEERS else sys.executable
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         print(f"bench: {way} cannot be installed: {error}", file=sys.stderr)
         return {}

@@ -4,8 +4,9 @@
 
 Figures are per CPU-second of Spark's JVM and all its children, the best of some repetitions after one to warm up, so
 that other work on the machine matters little; wall time and memory stand beside them. `known` is what
-linkedin/spark-tfrecord 0.7 reached on a machine of this kind. dfutil runs in a process of its own, with the published
-tensorflow-hadoop jar, on fewer rows; where pip or Maven cannot get the two, it is left out.
+linkedin/spark-tfrecord 0.7 reached on a machine of this kind. The images are fewer than the scalars, with three times
+their bytes all the same, so that a full run ends within half an hour. dfutil runs in a process of its own, with the
+published tensorflow-hadoop jar, on fewer rows; where pip or Maven cannot get the two, it is left out.
 """
 
 from __future__ import annotations

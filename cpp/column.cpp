@@ -5,6 +5,8 @@ namespace {
 
 size_t width_of(Physical type) {
     switch (type) {
+        case Physical::kDecimal:
+            return sizeof(Int128);
         case Physical::kInt64:
         case Physical::kDouble:
             return 8;
@@ -18,8 +20,10 @@ size_t width_of(Physical type) {
     }
 }
 
-const char* format_of(Physical type) {
-    switch (type) {
+std::string format_of(const ColumnSpec& spec) {
+    switch (spec.type) {
+        case Physical::kDecimal:
+            return "d:" + std::to_string(spec.low) + "," + std::to_string(spec.high);
         case Physical::kInt64:
             return "l";
         case Physical::kInt32:
@@ -49,6 +53,14 @@ void Validity::begin() {
     const size_t bytes = (length_ + 8) / 8;
     bits_.resize(bytes);
     std::memset(bits_.data(), 0xff, bytes);
+}
+
+// Sets the bits of the next rows. What is in the last byte behind them is overwritten by rows to come.
+void Validity::set_valid(size_t count) {
+    const size_t whole = (length_ + 7) / 8, bytes = (length_ + count + 7) / 8;
+    bits_.resize(bytes);
+    if (length_ % 8) bits_[length_ / 8] |= static_cast<uint8_t>(0xff << (length_ % 8));
+    if (bytes > whole) std::memset(bits_.data() + whole, 0xff, bytes - whole);
 }
 
 void Validity::truncate(size_t length) {
@@ -104,7 +116,8 @@ void Column::fail_count(size_t count) const {
                     "feature '" + spec_.name + "' has " + std::to_string(count) + " values, its column " + wanted};
 }
 
-void Column::fail_range(int64_t value) const {
+template <class Number>
+void Column::fail_range(Number value) const {
     throw BadRecord{"range",
                     "feature '" + spec_.name + "': " + std::to_string(value) + " is out of the range of its column"};
 }
@@ -118,7 +131,15 @@ inline size_t Column::values() const {
     return spec_.type == Physical::kNull ? null_values_ : byte_offsets_.size() - 1;
 }
 
+template <class Number>
+inline void Column::put_decimal(Number value) {
+    Int128 decimal;
+    if (!to_decimal(value, {static_cast<int>(spec_.low), static_cast<int>(spec_.high)}, decimal)) fail_range(value);
+    std::memcpy(data_.extend(sizeof decimal), &decimal, sizeof decimal);
+}
+
 inline void Column::put_int64(int64_t value) {
+    if (spec_.type == Physical::kDecimal) return put_decimal(value);
     if (is_checked_ && (value < spec_.low || value > spec_.high)) fail_range(value);
     switch (spec_.type) {
         case Physical::kInt64:
@@ -153,6 +174,8 @@ inline void Column::put_float(float value) {
     } else if (spec_.type == Physical::kDouble) {
         const double real = value;
         std::memcpy(data_.extend(8), &real, 8);
+    } else if (spec_.type == Physical::kDecimal) {
+        put_decimal(value);
     } else {
         fail_kind(Kind::kFloat);
     }
@@ -372,7 +395,7 @@ void Column::take_back(size_t rows) {
 
 ArrayParts Column::release_values() {
     ArrayParts parts;
-    parts.format = format_of(spec_.type);
+    parts.format = format_of(spec_);
     parts.length = static_cast<int64_t>(values());
     if (spec_.type == Physical::kNull) {
         parts.null_count = parts.length;

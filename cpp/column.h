@@ -4,11 +4,12 @@
 #include <string>
 
 #include "arrow.h"
+#include "decimal.h"
 #include "wire.h"
 
 namespace gridflow {
 
-enum class Physical : uint8_t { kInt64, kInt32, kUInt8, kFloat, kDouble, kUtf8, kBinary, kNull };
+enum class Physical : uint8_t { kInt64, kInt32, kUInt8, kFloat, kDouble, kUtf8, kBinary, kNull, kDecimal };
 
 // What is asked for: `depth` 0 is a scalar, 1 a list, 2 a feature list.
 struct ColumnSpec {
@@ -16,8 +17,17 @@ struct ColumnSpec {
     Physical type;
     int depth;
     int64_t fixed_size;  // of each list, or -1
-    int64_t low, high;   // integers must be within
+    int64_t low, high;   // integers must be within; of decimals, these are their precision and scale
 };
+
+// Strings of up to so many bytes are copied as whole words; behind them must be as much slack on both sides.
+constexpr size_t kShortString = 32;
+static_assert(kShortString <= Framer::kSlack);
+
+inline void copy_string(uint8_t* out, Span string) {
+    std::memcpy(out, string.begin, kShortString);
+    if (string.size() > kShortString) std::memcpy(out, string.begin, string.size());
+}
 
 // A validity bitmap, which does not exist until the first null.
 class Validity {
@@ -25,6 +35,10 @@ public:
     void append_valid() {
         if (nulls_) set(length_, true);
         ++length_;
+    }
+    void append_valid(size_t count) {
+        if (nulls_) set_valid(count);
+        length_ += count;
     }
     void append_null() {
         if (!nulls_) begin();
@@ -38,6 +52,7 @@ public:
 
 private:
     void begin();
+    void set_valid(size_t count);
     void set(size_t index, bool valid) {
         const size_t byte = index / 8;
         while (bits_.size() <= byte) bits_.push(0);
@@ -70,19 +85,33 @@ public:
             std::memcpy(data_.extend(4), data.begin, 4);
         } else {
             if (spec_.type == Physical::kUtf8 ? !is_text(data) : spec_.type != Physical::kBinary) return false;
-            // Short strings are copied as whole words; behind them is slack on both sides.
-            const size_t size = data.size();
-            uint8_t* out = data_.extend(size + Framer::kSlack);
-            if (size <= Framer::kSlack) {
-                std::memcpy(out, data.begin, Framer::kSlack);
-            } else {
-                std::memcpy(out, data.begin, size);
-            }
-            data_.resize(data_.size() - Framer::kSlack);
+            copy_string(data_.extend(data.size() + kShortString), data);
+            data_.resize(data_.size() - kShortString);
             byte_offsets_.push(static_cast<int32_t>(data_.size()));
         }
         rows_.append_valid();
         return true;
+    }
+    // For many scalars at once: room for `count` numbers, and then how many of them have been filled in.
+    uint8_t* open(size_t count) { return data_.extend(width_ * count); }
+    void close(size_t count, size_t filled) {
+        data_.resize(data_.size() - width_ * (count - filled));
+        rows_.append_valid(filled);
+    }
+    // The same for strings of up to `max_size` bytes; behind them is slack. `size` are the bytes of all so far.
+    struct OpenStrings {
+        uint8_t* data;
+        size_t size;
+        int32_t* offsets;  // where each ends
+    };
+    OpenStrings open_strings(size_t count, size_t max_size) {
+        data_.reserve(data_.size() + count * max_size + kShortString);
+        return {data_.data(), data_.size(), byte_offsets_.extend(count)};
+    }
+    void close_strings(const OpenStrings& strings, size_t count, size_t filled) {
+        data_.resize(strings.size);
+        byte_offsets_.resize(byte_offsets_.size() - (count - filled));
+        rows_.append_valid(filled);
     }
     // Appends a row from a list in its usual encoding: one part, numbers packed. False: it is of another encoding,
     // nothing was appended, and `append` has to do it.
@@ -106,7 +135,8 @@ public:
 private:
     [[noreturn]] void fail_kind(Kind kind) const;
     [[noreturn]] void fail_count(size_t count) const;
-    [[noreturn]] void fail_range(int64_t value) const;
+    template <class Number>
+    [[noreturn]] void fail_range(Number value) const;
     [[noreturn]] void fail_utf8() const;
 
     void end_row(size_t values_before);
@@ -114,6 +144,8 @@ private:
     void append_values(const FeatureView& feature);
     void put_int64(int64_t value);
     void put_float(float value);
+    template <class Number>
+    void put_decimal(Number value);
     void put_bytes(Span value);
     bool put_packed_int64(const uint8_t* at, const uint8_t* end);
     void put_packed_floats(const uint8_t* at, size_t count);

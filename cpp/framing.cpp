@@ -12,6 +12,8 @@ namespace {
 constexpr size_t kHeader = 12, kFooter = 4;
 // A header whose checksum is wrong is waited for if its length is no more than this: only the checksum may be damaged.
 constexpr uint64_t kPatience = 16 << 20;
+// Records are looked at ahead only as far as the nearest cache holds them until they are used; large ones gain nothing.
+constexpr size_t kAhead = 24 << 10, kLarge = 1 << 10;
 
 uint64_t load64(const uint8_t* at) {
     uint64_t value;
@@ -77,61 +79,94 @@ void Framer::refuse(const BadRecord& error) {
     lost_bytes_ += offset_ - last_offset_;
 }
 
+inline bool Framer::is_sound(size_t place, Span& payload) const {
+    const uint8_t* at = buffer_ + place;
+    const size_t available = end_ - place;
+    if (available < kHeader) return false;
+    const uint64_t length = load64(at);
+    if (length > max_length_ || length + kHeader + kFooter > available) return false;
+    payload = {at + kHeader, at + kHeader + length};
+    return !check_crc_ || (is_header(at) && is_data(payload.begin, length));
+}
+
+// Finds the next sound record, behind any damage.
+inline Framer::Next Framer::find(Span& payload) {
+    while (is_lost_ || !is_sound(begin_, payload)) {
+        if (is_lost_) {
+            const Next next = resynchronise();
+            if (next != Next::kRecord) return next;
+        } else if (!pass_damage()) {
+            return is_last_ ? Next::kEnd : Next::kMore;
+        }
+    }
+    return Next::kRecord;
+}
+
 Framer::Next Framer::next(Span& payload) {
-    while (true) {
-        if (is_lost_) return resynchronise(payload);
-        const size_t available = end_ - begin_;
-        const uint8_t* at = buffer_ + begin_;
-        if (available < kHeader) {
-            if (!is_last_) return Next::kMore;
-            if (available == 0) return Next::kEnd;
-            lose("cut", "the file ends inside the header of a record");
-            lost_bytes_ += static_cast<int64_t>(available);
-            advance(available);
-            continue;
-        }
-        const uint64_t length = load64(at);
-        const bool is_whole = length <= max_length_ && length + kHeader + kFooter <= available;
-        if (check_crc_ && !is_header(at)) {
-            if (skip_ && length <= kPatience && !is_whole && !is_last_) return Next::kMore;
-            lose("length-crc", "the checksum of the record's length is wrong");
-            if (is_whole && is_data(at + kHeader, length)) {
-                lost_bytes_ += static_cast<int64_t>(length + kHeader + kFooter);
-                advance(length + kHeader + kFooter);
-                ++record_;
-            } else {
-                is_lost_ = true;
-            }
-            continue;
-        }
-        if (length > max_length_) {
-            lose("length", "the record is said to be longer than any record may be");
-            is_lost_ = true;
-            continue;
-        }
-        if (!is_whole) {
-            if (!is_last_) return Next::kMore;
-            lose("cut", "the file ends inside a record");
-            is_lost_ = true;
-            continue;
-        }
+    const Next next = find(payload);
+    if (next == Next::kRecord) {
         last_offset_ = offset_;
-        payload = {at + kHeader, at + kHeader + length};
-        if (check_crc_ && !is_data(at + kHeader, length)) {
-            lose("data-crc", "the checksum of the record's data is wrong");
-            lost_bytes_ += static_cast<int64_t>(length + kHeader + kFooter);
-            advance(length + kHeader + kFooter);
-            ++record_;
-            continue;
-        }
+        advance(payload.size() + kHeader + kFooter);
+        ++record_;
+    }
+    return next;
+}
+
+Framer::Next Framer::look_ahead(Span* payloads, size_t& count) {
+    const Next next = find(payloads[0]);
+    if (next != Next::kRecord) return next;
+    size_t found = 1;
+    for (const size_t most = count; found < most; ++found) {
+        const size_t place = static_cast<size_t>(payloads[found - 1].end - buffer_) + kFooter;
+        if (place - begin_ > kAhead || payloads[found - 1].size() > kLarge) break;
+        if (!is_sound(place, payloads[found])) break;
+    }
+    count = found;
+    return next;
+}
+
+void Framer::take(Span payload, size_t count) {
+    last_offset_ = offset_ + (payload.begin - (buffer_ + begin_)) - static_cast<int64_t>(kHeader);
+    advance(static_cast<size_t>(payload.end - buffer_) + kFooter - begin_);
+    record_ += static_cast<int64_t>(count);
+}
+
+// Passes over what stands in place of the next record; false if there is nothing, or more has to come to tell.
+bool Framer::pass_damage() {
+    const size_t available = end_ - begin_;
+    const uint8_t* at = buffer_ + begin_;
+    if (available < kHeader) {
+        if (!is_last_ || available == 0) return false;
+        lose("cut", "the file ends inside the header of a record");
+        lost_bytes_ += static_cast<int64_t>(available);
+        advance(available);
+        return true;
+    }
+    const uint64_t length = load64(at);
+    const bool is_whole = length <= max_length_ && length + kHeader + kFooter <= available;
+    const bool is_length_right = !check_crc_ || is_header(at);
+    const bool may_be_whole = is_length_right ? length <= max_length_ : skip_ && length <= kPatience;
+    if (!is_whole && !is_last_ && may_be_whole) return false;
+    if (!is_length_right) {
+        lose("length-crc", "the checksum of the record's length is wrong");
+    } else if (length > max_length_) {
+        lose("length", "the record is said to be longer than any record may be");
+    } else if (!is_whole) {
+        lose("cut", "the file ends inside a record");
+    } else {
+        lose("data-crc", "the checksum of the record's data is wrong");
+    }
+    is_lost_ = !is_whole || (!is_length_right && !is_data(at + kHeader, length));
+    if (!is_lost_) {
+        lost_bytes_ += static_cast<int64_t>(length + kHeader + kFooter);
         advance(length + kHeader + kFooter);
         ++record_;
-        return Next::kRecord;
     }
+    return true;
 }
 
 // Looks byte by byte for a record whose two checksums are right. The damage itself has been counted.
-Framer::Next Framer::resynchronise(Span& payload) {
+Framer::Next Framer::resynchronise() {
     size_t place = begin_ + 1;
     for (; place + kHeader <= end_; ++place) {
         const uint8_t* at = buffer_ + place;
@@ -146,7 +181,7 @@ Framer::Next Framer::resynchronise(Span& payload) {
         advance(place - begin_);
         is_lost_ = false;
         ++record_;
-        return next(payload);
+        return Next::kRecord;
     }
     // What has been looked at is given up, but for one byte that stands for the place before the next to look at.
     const size_t looked_at = (is_last_ ? end_ : place - 1) - begin_;

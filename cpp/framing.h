@@ -25,8 +25,8 @@ public:
     enum class Next { kRecord, kMore, kEnd };
 
     static constexpr uint64_t kMaxLength = (1ull << 31) - 32;
-    // Readable bytes behind the last one, so that decoders may load whole words.
-    static constexpr size_t kSlack = 32;
+    // Readable bytes behind the last one, so that decoders may load whole words, and see late that a record has ended.
+    static constexpr size_t kSlack = 128;
 
     Framer(uint64_t max_length, bool skip, bool check_crc);
     ~Framer();
@@ -42,6 +42,11 @@ public:
 
     // Throws RecordError, or in skip mode counts the damage and goes on at the next sound record.
     Next next(Span& payload);
+    // Like `next`, but of up to `count` records, and without taking them; `count` becomes how many were found. Those
+    // behind a damage, or behind some kilobytes, are for another call.
+    Next look_ahead(Span* payloads, size_t& count);
+    // Takes records that have been looked at, the last of which is `payload`.
+    void take(Span payload, size_t count);
     // Counts the record taken last as lost, in skip mode; else throws.
     void refuse(const BadRecord& error);
 
@@ -56,8 +61,11 @@ private:
         begin_ += size;
         offset_ += static_cast<int64_t>(size);
     }
+    bool is_sound(size_t place, Span& payload) const;
+    Next find(Span& payload);
+    bool pass_damage();
     void lose(const char* kind, const char* message);
-    Next resynchronise(Span& payload);
+    Next resynchronise();
 
     uint8_t* buffer_ = nullptr;
     size_t capacity_ = 0, begin_ = 0, end_ = 0;

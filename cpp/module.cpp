@@ -24,7 +24,7 @@ Physical physical_of(const std::string& name) {
     static const std::map<std::string, Physical> kTypes = {
         {"int64", Physical::kInt64},   {"int32", Physical::kInt32}, {"uint8", Physical::kUInt8},
         {"float", Physical::kFloat},   {"double", Physical::kDouble}, {"string", Physical::kUtf8},
-        {"binary", Physical::kBinary}, {"null", Physical::kNull},
+        {"binary", Physical::kBinary}, {"null", Physical::kNull},   {"decimal", Physical::kDecimal},
     };
     const auto found = kTypes.find(name);
     if (found == kTypes.end()) throw nb::value_error("no such type");
@@ -140,7 +140,7 @@ nb::dict describe(const Inference::Found& found) {
         row["size"] = seen.size;
         row["numbers_at"] = nb::make_tuple(seen.numbers_at, seen.numbers_offset);
         row["bytes_at"] = nb::make_tuple(seen.bytes_at, seen.bytes_offset);
-        table[name.c_str()] = row;
+        table[nb::str(name.data(), name.size())] = row;
     }
     return table;
 }

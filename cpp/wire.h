@@ -26,6 +26,13 @@ inline uint64_t load_word(const uint8_t* at) {
     return word;
 }
 
+// Puts the seven low bits of eight bytes together.
+inline uint64_t join_varint(uint64_t word) {
+    word = ((word & 0x7f007f007f007f00ull) >> 1) | (word & 0x007f007f007f007full);
+    word = ((word & 0x3fff00003fff0000ull) >> 2) | (word & 0x00003fff00003fffull);
+    return ((word & 0x0fffffff00000000ull) >> 4) | (word & 0x000000000fffffffull);
+}
+
 // At `at` eight bytes must be readable, beyond `end` too: all spans lie in a Framer's buffer, which has slack.
 inline bool read_varint(const uint8_t*& at, const uint8_t* end, uint64_t& value) {
     if (at >= end) return false;
@@ -39,11 +46,8 @@ inline bool read_varint(const uint8_t*& at, const uint8_t* end, uint64_t& value)
     if (stops) {
         const auto size = static_cast<size_t>(__builtin_ctzll(stops) + 1) / 8;
         if (size > static_cast<size_t>(end - at)) return false;
-        // Keep the bytes up to the one that stops, then close the gaps of one bit between them.
-        word &= stops ^ (stops - 1);
-        word = ((word & 0x7f007f007f007f00ull) >> 1) | (word & 0x007f007f007f007full);
-        word = ((word & 0x3fff00003fff0000ull) >> 2) | (word & 0x00003fff00003fffull);
-        value = ((word & 0x0fffffff00000000ull) >> 4) | (word & 0x000000000fffffffull);
+        // Only the bytes up to the one that stops count.
+        value = join_varint(word & (stops ^ (stops - 1)));
         at += size;
         return true;
     }
@@ -102,6 +106,40 @@ struct FeatureView {
     void merge(Span feature);
     size_t count() const;
 };
+
+// An entry of Features as all usual writers make it: 0a ENTRY 0a SIZE key… 12 FEATURE feature…, its name of less than
+// 128 bytes. The feature in turn has one list: TAG LIST values….
+struct UsualEntry {
+    Span key, feature;
+};
+struct UsualList {
+    Kind kind;
+    Span values;
+};
+
+// Reads the entry within its length; false if it is another one.
+inline bool read_usual(Span entry, UsualEntry& usual) {
+    const uint8_t* at = entry.begin;
+    if (entry.size() < 4 || at[0] != 0x0a || at[1] >= 0x80 || at[1] + size_t{4} > entry.size()) return false;
+    usual.key = {at + 2, at + 2 + at[1]};
+    at = usual.key.end;
+    uint64_t length;
+    if (*at++ != 0x12 || !read_varint(at, entry.end, length) || length != static_cast<size_t>(entry.end - at))
+        return false;
+    usual.feature = {at, entry.end};
+    return true;
+}
+
+inline bool read_usual(Span feature, UsualList& usual) {
+    const uint8_t* at = feature.begin;
+    if (feature.size() < 2) return false;
+    const uint8_t tag = *at++;
+    uint64_t length;
+    if (!read_varint(at, feature.end, length) || length != static_cast<size_t>(feature.end - at)) return false;
+    if (tag != 0x0a && tag != 0x12 && tag != 0x1a) return false;
+    usual = {static_cast<Kind>(tag >> 3), {at, feature.end}};
+    return true;
+}
 
 // Calls visit(int64_t), visit(float) or visit(Span) with each value.
 template <class Visit>

@@ -26,6 +26,8 @@ def test_head_schema_and_count_show_what_is_there(file: Path, capsys: pytest.Cap
     assert capsys.readouterr().out == 'record 0\n  id: 1\n  text: "one"\n'
     assert _invoke(["tfrecord", "head", "--json", "-c", "text", str(file)]) == 0
     assert capsys.readouterr().out == '{"text": "one"}\n{"text": "two"}\n{"text": null}\n'
+    assert _invoke(["tfrecord", "head", "--json", "-c", "id", "-n", "4", str(file), str(file)]) == 0
+    assert capsys.readouterr().out == '{"id": 1}\n{"id": 2}\n{"id": 3}\n{"id": 1}\n'
     assert _invoke(["tfrecord", "schema", str(file)]) == 0
     assert capsys.readouterr().out == "id    int64\ntext  string\n"
     assert _invoke(["tfrecord", "count", str(file), str(file)]) == 0
@@ -42,6 +44,9 @@ def test_verify_leaves_with_1_and_says_where_the_damage_is(file: Path, capsys: p
     assert "record 2 at byte " in capsys.readouterr().err
     assert _invoke(["tfrecord", "count", "--skip", "--json", str(file)]) == 0
     assert json.loads(capsys.readouterr().out) == {"records": 2, "lost": 1}
+    assert _invoke(["tfrecord", "convert", "--skip", "--json", str(file), str(file.with_suffix(".jsonl"))]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["records"], said["lost"]) == (2, 1)
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
@@ -56,8 +61,44 @@ def test_convert_goes_there_and_back(file: Path, tmp_path: Path, ending: str) ->
         assert parquet.read_table(other).equals(TABLE)
 
 
-def test_convert_refuses_lists_in_csv_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tfrecord.write(pa.table({"l": [[1, 2]]}), tmp_path / "lists.tfrecord")
-    assert _invoke(["tfrecord", "convert", str(tmp_path / "lists.tfrecord"), str(tmp_path / "x.csv")]) == 2
-    assert "CSV cannot hold the lists of column 'l'" in capsys.readouterr().err
-    assert [each.name for each in tmp_path.iterdir()] == ["lists.tfrecord"]
+def test_bytes_and_lists_go_through_json_lines_and_back(tmp_path: Path) -> None:
+    table = pa.table({"b": [b"\xff\x00", None], "l": [[b"a", b"\x80"], []], "n": [[1, 2], [3]]})
+    file, other, back = (str(tmp_path / name) for name in ("a.tfrecord", "a.jsonl", "back.tfrecord"))
+    tfrecord.write(table, file)
+    assert _invoke(["tfrecord", "convert", file, other]) == 0
+    assert _invoke(["tfrecord", "convert", other, back]) == 0
+    assert tfrecord.read(back).read_all() == table
+
+
+@pytest.mark.parametrize(("column", "what"), [([[1, 2]], "lists"), ([b"\xff"], "bytes")])
+def test_convert_refuses_what_csv_cannot_hold_and_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], column: list[object], what: str
+) -> None:
+    tfrecord.write(pa.table({"x": column}), tmp_path / "a.tfrecord")
+    assert _invoke(["tfrecord", "convert", str(tmp_path / "a.tfrecord"), str(tmp_path / "x.csv")]) == 2
+    assert f"CSV cannot hold the {what} of column 'x' (leave it out, or use .jsonl)" in capsys.readouterr().err
+    assert [each.name for each in tmp_path.iterdir()] == ["a.tfrecord"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.parquet", b"no parquet"),
+        ("a.csv", b"a,b\n1\n"),
+        ("a.csv", b""),
+        ("a.jsonl", b'{"a": 1}\n{"a": '),
+        ("a.jsonl", b'{"a": {"base64": "?"}}\n'),
+        ("a.jsonl", b""),
+    ],
+)
+def test_a_source_of_another_format_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes
+) -> None:
+    source, target = tmp_path / name, tmp_path / "target.tfrecord"
+    source.write_bytes(content)
+    assert _invoke(["tfrecord", "convert", str(source), str(target)]) == 2
+    said = capsys.readouterr().err
+    kind = {".jsonl": "json"}.get(source.suffix, source.suffix[1:])
+    assert said.startswith(f"gridflow: {source}: cannot be read as {kind} (")
+    assert said.count("\n") == 1
+    assert [each.name for each in tmp_path.iterdir()] == [name]

@@ -1,6 +1,6 @@
 """Writes tests/tfrecord/golden/: small files that the C++ and the Java codec must both read in the same way.
 
-    python tests/tfrecord/make_golden.py
+    python -m tests.tfrecord.make_golden
 
 What is expected comes from TensorFlow's own writer and protobuf classes through reference.py; of damaged files, the
 error is written here. golden/README.md describes the form.
@@ -205,6 +205,31 @@ def sound_examples() -> list[Golden]:
             [("f", "bigint")],
             [("f", "string")],
         ),
+        readable(
+            "decimals.tfrecord",
+            [
+                example(i=[i], f=[f])
+                for i, f in (
+                    (0, 0.1),
+                    (2**60 + 1, 2.5),
+                    (-(2**63), -0.5),
+                    (2**24 + 1, 2.0**24),
+                    (-7, 123456792.0),
+                    (5, -0.0),
+                    (1, 1e-45),
+                    (1, 0.3),
+                    (1, 1.17549435e-38),
+                    (1, 9999999.0),
+                )
+            ],
+            [("i", "decimal(20,0)"), ("f", "decimal(30,10)")],
+            [("f", "decimal(10,0)")],
+            [("i", "decimal(38,18)")],
+            [("f", "array<decimal(12,1)>")],
+            [("i", "decimal(18,0)")],
+            [("f", "decimal(9,1)")],
+        ),
+        readable("nan.tfrecord", [example(f=[1.0]), example(f=[math.nan])], [("f", "decimal(10,2)")]),
         readable("lists.tfrecord", lists, [("i", "bigint")], [("i", "array<int>")], [("f", "array<double>")]),
         readable("booleans.tfrecord", [example(b=[0]), example(b=[1]), example(b=[2])], [("b", "boolean")]),
         readable(

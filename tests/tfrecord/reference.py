@@ -5,8 +5,10 @@ Types carry Spark's names (`bigint`, `array<float>`), since both codecs have to 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import ROUND_HALF_UP, Decimal, localcontext
 from typing import Any
 
 KINDS = {"int64_list": "bigint", "float_list": "float", "bytes_list": "bytes"}
@@ -132,9 +134,27 @@ def _value(value: Any, kind: str, record: int, name: str, element: str) -> Any:
         if value not in (0, 1):
             raise MisfitError("range", record, name)
         return bool(value)
-    if kind in ("bigint", "float") and (element in ("float", "double") or re.match("decimal", element)):
+    if kind in ("bigint", "float") and (digits := re.fullmatch(r"decimal\((\d+),(\d+)\)", element)):
+        made = _as_decimal(value, int(digits[1]), int(digits[2]))
+        if made is None:
+            raise MisfitError("range", record, name)
+        return made
+    if kind in ("bigint", "float") and element in ("float", "double"):
         return _as_float32(value) if element == "float" else float(value)
     raise MisfitError("kind", record, name)
+
+
+def _as_decimal(value: float, precision: int, scale: int) -> str | None:
+    """Return the text of a decimal; None where the value has more digits."""
+    import numpy as np
+
+    if not math.isfinite(value):
+        return None
+    is_short = isinstance(value, float) and abs(value) < 2**24
+    exact = Decimal(str(np.float32(value))) if is_short else Decimal(value)
+    with localcontext(prec=200):
+        rounded = exact.quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP) + 0  # which makes 0 of -0
+    return f"{rounded:f}" if abs(rounded.scaleb(scale)) < 10**precision else None
 
 
 def _as_float32(value: float) -> float:

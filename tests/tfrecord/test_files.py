@@ -122,7 +122,7 @@ def test_an_error_in_a_thread_comes_after_what_was_before_it() -> None:
 def test_a_failed_write_leaves_nothing_and_what_was_there_before(tmp_path: Path) -> None:
     path = tmp_path / "file.tfrecord"
     bad = pa.table({"a": [[1], [None]]})
-    with pytest.raises(RecordError, match="row 1: column 'a' has a null inside a list"):
+    with pytest.raises(RecordError, match=r"file\.tfrecord, record 1: column 'a' has a null inside a list"):
         tfrecord.write(bad, path)
     assert list(tmp_path.iterdir()) == []
     tfrecord.write(TABLE, path)
@@ -130,6 +130,26 @@ def test_a_failed_write_leaves_nothing_and_what_was_there_before(tmp_path: Path)
         tfrecord.write(bad, path)
     assert [each.name for each in tmp_path.iterdir()] == ["file.tfrecord"]
     assert tfrecord.read(path).read_all() == TABLE
+
+
+def test_a_null_inside_nested_lists_is_named_with_its_record(tmp_path: Path) -> None:
+    bad = pa.table({"a": [[[1]], [], [[2], [3, None]]]})
+    with pytest.raises(RecordError, match=r"file, record 2: column 'a' has a null inside a list \(fill or drop"):
+        tfrecord.write(bad, tmp_path / "file", record_type="SequenceExample")
+
+
+def test_a_number_with_more_digits_than_its_decimal_is_named_with_its_record(tmp_path: Path) -> None:
+    tfrecord.write(pa.table({"x": [1, 2, 1000]}), tmp_path / "file")
+    schema = pa.schema([("x", pa.decimal128(3, 0))])
+    with pytest.raises(RecordError, match=r"file, record 2 at byte 60: feature 'x': 1000 is out of the range"):
+        tfrecord.read(tmp_path / "file", schema, batch_size=2).read_all()
+
+
+def test_bytes_of_another_length_than_their_column_are_named_with_their_record(tmp_path: Path) -> None:
+    tfrecord.write(pa.table({"x": [b"ab", b"cd", b"e"]}), tmp_path / "file")
+    schema = pa.schema([("x", pa.binary(2))])
+    with pytest.raises(RecordError, match=r"file, record 2: column 'x': .*widths must match"):
+        tfrecord.read(tmp_path / "file", schema, batch_size=2).read_all()
 
 
 @pytest.mark.parametrize(
@@ -149,7 +169,7 @@ def test_what_a_record_cannot_hold_is_refused_with_a_remedy(tmp_path: Path, colu
 
 def test_a_double_beyond_floats_is_an_error_and_an_infinite_one_is_not(tmp_path: Path) -> None:
     tfrecord.write(pa.table({"x": [float("inf"), 0.1]}), tmp_path / "file")
-    with pytest.raises(RecordError, match="row 1: column 'x' holds a number that no 32-bit float can hold"):
+    with pytest.raises(RecordError, match="record 1: column 'x' holds a number that no 32-bit float can hold"):
         tfrecord.write(pa.table({"x": [0.1, 1e300]}), tmp_path / "file")
 
 

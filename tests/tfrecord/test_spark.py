@@ -16,6 +16,8 @@ from gridflow.tfrecord.spark import register, write_spark
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+ROOT = Path(__file__).parents[2]
+
 #: A column's type, some values, and what they are after a round trip if not the same: floats have 32 bits.
 COLUMNS: dict[str, tuple[Any, ...]] = {
     "tinyint": (-128, 127),
@@ -312,6 +314,21 @@ def test_failed_attempt_leaves_nothing_behind(spark: SparkSession, tmp_path: Pat
     write_spark(df, tmp_path / "out")
     assert values(load(spark, tmp_path / "out")) == [(number,) for number in range(1000)]
     assert len(files(tmp_path / "out")) == 2
+
+
+def test_what_the_page_shows_of_spark_runs_and_every_option_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "tfrecord.md").read_text()
+    options = (ROOT / "java/src/io/gridflow/tfrecord/spark/TFRecordOptions.java").read_text()
+    named = {name.lower() for name in re.findall(r"`(\w+)`", page)}
+    known = re.findall(r'given\.get\w*\("(\w+)"', options)
+    assert len(known) == 6
+    assert [name for name in known if name not in named] == []
+    [shown] = [block for block in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL) if "spark" in block]
+    for name in ("out", "by-id"):
+        shown = shown.replace(f'"{name}"', repr(str(tmp_path / name)))
+    exec(shown, {"spark": spark, "df": spark.sql("select id, 'x' as text from range(3)")})
+    assert values(load(spark, tmp_path / "out")) == [(0, "x"), (1, "x"), (2, "x")]
+    assert {name.split("/")[0] for name in files(tmp_path / "by-id")} == {"id=0", "id=1", "id=2"}
 
 
 def test_another_session_gets_the_data_source_too(spark: SparkSession, tmp_path: Path) -> None:

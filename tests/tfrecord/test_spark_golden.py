@@ -76,7 +76,7 @@ def comparable(value: Any) -> Any:
     if isinstance(value, bytearray):
         return bytes(value)
     if isinstance(value, Decimal):
-        return float(value)
+        return f"{value:f}"
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import sys
 import time
@@ -12,16 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gridflow.errors import UsageError
+from gridflow.cli.row_files import TFRECORD, format_of, jsonable, open_batches, write_batches
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from gridflow.tfrecord import FileSource
+    from gridflow.tfrecord import FileSource, Loss
 
 _TYPES = click.Choice(["Example", "SequenceExample", "ByteArray"])
-_FORMATS = {".parquet": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
-_TFRECORD = "tfrecord"
 #: A file below this is read before a bar could be seen.
 _LONG_BYTES = 64 << 20
 
@@ -45,27 +40,27 @@ def command() -> None:
 @_paths
 @_record_type
 @_as_json
-@click.option("-n", "--rows", default=5, show_default=True, help="How many records to print.")
+@click.option("-n", "--rows", type=click.IntRange(1), default=5, show_default=True, help="How many records to print.")
 @click.option("-c", "--columns", help="Columns to print, separated by commas.")
 def head(paths: tuple[str, ...], record_type: Any, as_json: bool, rows: int, columns: str | None) -> None:
     """Print the first records."""
     from gridflow import tfrecord
 
-    schema = tfrecord.infer_schema(paths[0], sample=rows, record_type=record_type)
+    schema = tfrecord.infer_schema(paths, sample=rows, record_type=record_type)
     chosen = columns.split(",") if columns else None
     shown: list[dict[str, Any]] = []
-    with tfrecord.read(paths[0], schema, chosen, record_type=record_type, batch_size=max(rows, 1), threads=1) as reader:
+    with tfrecord.read(paths, schema, chosen, record_type=record_type, batch_size=rows, threads=1) as reader:
         for batch in reader:
             shown += batch.to_pylist()[: rows - len(shown)]
             if len(shown) >= rows:
                 break
     for number, row in enumerate(shown):
         if as_json:
-            click.echo(json.dumps(_jsonable(row), ensure_ascii=False))
+            click.echo(json.dumps(jsonable(row), ensure_ascii=False))
             continue
         click.echo(f"record {number}")
         for name, cell in row.items():
-            text = json.dumps(_jsonable(cell), ensure_ascii=False)
+            text = json.dumps(jsonable(cell), ensure_ascii=False)
             click.echo(f"  {name}: {text if len(text) <= 100 else text[:97] + '...'}")
 
 
@@ -103,8 +98,7 @@ def count(paths: tuple[str, ...], as_json: bool, skip: bool) -> None:
         click.echo(json.dumps({"records": records, "lost": sum(loss.places for loss in losses)}))
         return
     click.echo(str(records))
-    for loss in losses:
-        click.echo(f"{loss.path}: {loss.places} damaged places, {loss.bytes} bytes lost", err=True)
+    _show_losses(losses)
 
 
 @command.command()
@@ -146,98 +140,32 @@ def convert(source: str, target: str, record_type: Any, as_json: bool, skip: boo
     from gridflow import tfrecord
 
     chosen = columns.split(",") if columns else None
+    losses: list[tfrecord.Loss] = []
     started = time.perf_counter()
     with _bar((source,)) as progress:
-        if _format(source) == _TFRECORD:
+        if format_of(source) == TFRECORD:
             on_error = "skip" if skip else "raise"
             reader = tfrecord.read(
-                source, columns=chosen, record_type=record_type, on_error=on_error, progress=progress
+                source, columns=chosen, record_type=record_type, on_error=on_error, losses=losses, progress=progress
             )
         else:
-            reader = _open_other(source, chosen)
-        if _format(target) == _TFRECORD:
+            reader = open_batches(source, chosen)
+        if format_of(target) == TFRECORD:
             records = tfrecord.write(reader, target, record_type=record_type)
         else:
-            records = _write_other(reader, target)
+            records = write_batches(reader, target)
     if as_json:
-        seconds = time.perf_counter() - started
-        click.echo(json.dumps({"target": target, "records": records, "seconds": round(seconds, 3)}))
-    else:
-        click.echo(f"{target}: {records} records")
+        seconds = round(time.perf_counter() - started, 3)
+        lost = sum(loss.places for loss in losses)
+        click.echo(json.dumps({"target": target, "records": records, "lost": lost, "seconds": seconds}))
+        return
+    click.echo(f"{target}: {records} records")
+    _show_losses(losses)
 
 
-def _format(path: str) -> str:
-    name = path.rpartition("/")[2]
-    return next((kind for ending, kind in _FORMATS.items() if name.endswith(ending)), _TFRECORD)
-
-
-def _open_other(source: str, columns: list[str] | None) -> pa.RecordBatchReader:
-    """Open a Parquet, CSV or JSON lines file as batches."""
-    from pyarrow import dataset
-
-    from gridflow.tfrecord.files import find
-
-    (found,) = find(source)
-    kind = {"jsonl": "json"}.get(_format(source), _format(source))
-    opened = dataset.dataset(found.path, format=kind, filesystem=found.filesystem)
-    missing = [name for name in columns or [] if name not in opened.schema.names]
-    if missing:
-        raise UsageError(f"{source}: there is no column {missing[0]!r}", hint=f"there are {opened.schema.names}")
-    return opened.scanner(columns=columns).to_reader()
-
-
-def _write_other(reader: pa.RecordBatchReader, target: str) -> int:
-    from gridflow.tfrecord.files import FileSink
-
-    with FileSink(target, compression="none") as sink:
-        kind = _format(target)
-        write = {"parquet": _write_parquet, "csv": _write_csv, "jsonl": _write_json_lines}[kind]
-        return write(reader, sink)
-
-
-def _write_parquet(reader: pa.RecordBatchReader, sink: Any) -> int:
-    from pyarrow import parquet
-
-    rows = 0
-    with parquet.ParquetWriter(sink.stream, reader.schema) as writer:
-        for batch in reader:
-            writer.write_batch(batch)
-            rows += batch.num_rows
-    return rows
-
-
-def _write_csv(reader: pa.RecordBatchReader, sink: Any) -> int:
-    from pyarrow import csv, types
-
-    lists = [field.name for field in reader.schema if types.is_nested(field.type)]
-    if lists:
-        raise UsageError(f"CSV cannot hold the lists of column {lists[0]!r}", hint="leave it out, or use .jsonl")
-    rows = 0
-    with csv.CSVWriter(sink.stream, reader.schema) as writer:
-        for batch in reader:
-            writer.write_batch(batch)
-            rows += batch.num_rows
-    return rows
-
-
-def _write_json_lines(reader: pa.RecordBatchReader, sink: Any) -> int:
-    rows = 0
-    for batch in reader:
-        lines = [json.dumps(_jsonable(row), ensure_ascii=False) + "\n" for row in batch.to_pylist()]
-        sink.write("".join(lines).encode())
-        rows += batch.num_rows
-    return rows
-
-
-def _jsonable(value: Any) -> Any:
-    """Return a cell as JSON can hold it: bytes that are no text become `{"base64": …}`."""
-    if isinstance(value, bytes):
-        return {"base64": base64.b64encode(value).decode()}
-    if isinstance(value, dict):
-        return {name: _jsonable(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_jsonable(inner) for inner in value]
-    return value
+def _show_losses(losses: list[Loss]) -> None:
+    for loss in losses:
+        click.echo(f"{loss.path}: {loss.places} damaged places, {loss.bytes} bytes lost", err=True)
 
 
 @contextmanager

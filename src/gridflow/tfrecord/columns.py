@@ -14,12 +14,15 @@ import pyarrow as pa
 from pyarrow import types
 
 from gridflow.errors import SchemaError
+from gridflow.tensors import is_list
 
 RecordType = Literal["Example", "SequenceExample", "ByteArray"]
 RECORD_TYPES = ("Example", "SequenceExample", "ByteArray")
 BYTE_ARRAY = "byteArray"
 
 _MIN, _MAX = -(2**63), 2**63 - 1
+#: As many as a decimal of 128 bits has.
+_DIGITS = 38
 _PHYSICAL = {
     "int64": pa.int64(),
     "int32": pa.int32(),
@@ -46,6 +49,7 @@ class Column:
     physical: str
     depth: int
     fixed_size: int
+    #: Integers must be within; of decimals, these are precision and scale.
     low: int
     high: int
     type: pa.DataType
@@ -58,7 +62,7 @@ class Column:
     @property
     def codec_type(self) -> pa.DataType:
         """The type that the codec makes or takes."""
-        type_ = _PHYSICAL[self.physical]
+        type_ = pa.decimal128(self.low, self.high) if self.physical == "decimal" else _PHYSICAL[self.physical]
         for level in range(self.depth):
             is_fixed = self.fixed_size >= 0 and level == 0
             type_ = pa.list_(type_, self.fixed_size) if is_fixed else pa.list_(type_)
@@ -69,11 +73,6 @@ def check_record_type(record_type: str) -> None:
     """Refuse an unknown record type."""
     if record_type not in RECORD_TYPES:
         raise SchemaError(f"record type {record_type!r} is unknown", hint=f"one of {', '.join(RECORD_TYPES)}")
-
-
-def is_list(type_: pa.DataType) -> bool:
-    """Tell whether a type is any kind of list."""
-    return bool(types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_))
 
 
 def plan(schema: pa.Schema, record_type: RecordType, *, writing: bool) -> list[Column]:
@@ -127,8 +126,8 @@ def _plan_element(field: pa.Field, element: pa.DataType, *, writing: bool) -> tu
     if types.is_float64(element):
         return "double", _MIN, _MAX
     if types.is_decimal(element):
-        # Beyond these, integers are no longer exact on their way through a double.
-        return "double", -(2**53), 2**53
+        # The codec makes decimals of 128 bits; wider ones, which are rare, are made of those.
+        return ("double", _MIN, _MAX) if writing else ("decimal", min(element.precision, _DIGITS), element.scale)
     if types.is_string(element) or types.is_large_string(element) or types.is_string_view(element):
         return "string", _MIN, _MAX
     if _is_bytes(element) or types.is_binary_view(element) or types.is_fixed_size_binary(element):

@@ -264,7 +264,7 @@ def _open(source: FileSource) -> AbstractContextManager[pa.NativeFile]:
     return stream
 
 
-def record_error(path: str, kind: str, record: int, offset: int, message: str) -> RecordError:
+def record_error(path: str, kind: str, record: int | None, offset: int | None, message: str) -> RecordError:
     """Give an error of the codec its place and a remedy."""
     hint = _HINTS.get(kind, "")
     if kind == "length-crc" and record == 0:
@@ -273,12 +273,13 @@ def record_error(path: str, kind: str, record: int, offset: int, message: str) -
 
 
 def note_loss(source: FileSource, sink: Any, losses: list[Loss] | None) -> None:
-    """Report what a reader passed over, if anything."""
+    """Report what a reader passed over, if anything: to the caller's list, or in the log."""
     if not sink.lost:
         return
     loss = Loss(source.name, sink.lost, sink.lost_bytes)
-    _log.warning("%s: passed over %d damaged places, %d bytes", loss.path, loss.places, loss.bytes)
-    if losses is not None:
+    if losses is None:
+        _log.warning("%s: passed over %d damaged places, %d bytes", loss.path, loss.places, loss.bytes)
+    else:
         losses.append(loss)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict, Unpack
 
 import pyarrow as pa
@@ -110,7 +110,8 @@ def read(
         raise UsageError(f"batch_size={batch_size} is not positive")
     sources = find(paths, settings.filesystem)
     if schema is None:
-        schema = _infer(sources, settings, sample, array_columns)
+        # What it passes over is met again, and reported, when the records are read.
+        schema = _infer(sources, replace(settings, losses=[]), sample, array_columns)
     chosen = select(schema, columns)
     planned = plan(chosen, settings.record_type, writing=False)
     tasks = [_FileBatches(source, settings, planned, chosen, batch_size) for source in sources]
@@ -128,6 +129,13 @@ class _FileBatches:
     batch_size: int
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
+        first_row = 0
+        for batch in self._decode():
+            is_as_asked = batch.schema.equals(self.schema, check_metadata=True)
+            yield batch if is_as_asked else self._cast(batch, first_row)
+            first_row += batch.num_rows
+
+    def _decode(self) -> Iterator[pa.RecordBatch]:
         decoder = _codec.Decoder(
             [column.codec_tuple for column in self.columns],
             self.settings.record_type,
@@ -136,18 +144,20 @@ class _FileBatches:
             **self.settings.framing,
         )
         for _ in self.settings.pump(self.source, decoder, decoder.decode):
-            yield self._cast(decoder.take())
+            yield pa.record_batch(decoder.take())
         if decoder.rows:
-            yield self._cast(decoder.take())
+            yield pa.record_batch(decoder.take())
 
-    def _cast(self, taken: _codec.Batch) -> pa.RecordBatch:
-        batch = pa.record_batch(taken)
+    def _cast(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
         arrays = []
         for column, array in zip(self.columns, batch.columns, strict=True):
             try:
                 arrays.append(array if array.type == column.type else _cast(array, column))
             except pa.ArrowInvalid as error:
-                raise record_error(self.source.name, "range", -1, -1, f"column {column.name!r}: {error}") from error
+                # Rows are counted, and are not records where some of these were passed over.
+                record = first_row + _first_misfit(array, column) if self.settings.on_error == "raise" else None
+                message = f"column {column.name!r}: {error}"
+                raise record_error(self.source.name, "range", record, None, message) from error
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
@@ -155,6 +165,16 @@ def _cast(array: pa.Array, column: Column) -> pa.Array:
     # Of numbers, the codec has checked the range; what is left is to lose digits where the type has fewer.
     is_narrowing = column.physical == "float"
     return array.cast(column.type, safe=not is_narrowing)
+
+
+def _first_misfit(array: pa.Array, column: Column) -> int:
+    """Return the first row of an array that cannot be cast."""
+    for row in range(len(array)):
+        try:
+            _cast(array.slice(row, 1), column)
+        except pa.ArrowInvalid:
+            return row
+    raise AssertionError("all rows can be cast one by one")
 
 
 def infer_schema(

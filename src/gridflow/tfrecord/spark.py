@@ -34,6 +34,12 @@ def register(spark: SparkSession) -> None:
     spark.conf.set(_ADDED, path)
 
 
+def adopt_jars(spark: SparkSession) -> None:
+    """Let Spark jobs that this thread starts use the session's jars; Spark gives them to the adding thread alone."""
+    loader = spark._jsparkSession.sharedState().jarClassLoader()
+    spark.sparkContext._jvm.java.lang.Thread.currentThread().setContextClassLoader(loader)  # type: ignore[union-attr]
+
+
 def write_spark(
     df: DataFrame,
     path: str | Path,

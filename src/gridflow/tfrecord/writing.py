@@ -79,7 +79,7 @@ def _encode(encoder: _codec.Encoder, columns: list[Column], batch: pa.RecordBatc
 
 
 def _row_error(name: str, kind: str, record: int, message: str) -> RecordError:
-    return record_error(name, kind, record, -1, f"row {record}: {message}")
+    return record_error(name, kind, record, None, message)
 
 
 def _prepare(column: Column, array: pa.Array, first_row: int, name: str) -> pa.Array:
@@ -100,8 +100,7 @@ def _refuse_null_elements(column: Column, array: pa.Array, first_row: int, name:
     lists = array if column.depth == 1 else array.flatten()
     if not lists.flatten().null_count:
         return
+    row = pc.list_parent_indices(lists).filter(pc.is_null(lists.flatten()))[0].as_py()
     if column.depth == 2:
-        raise _row_error(name, "null", first_row, f"column {column.name!r} has a null inside a list")
-    inside = pc.list_parent_indices(lists).filter(pc.is_null(lists.flatten()))
-    row = first_row + inside[0].as_py()
-    raise _row_error(name, "null", row, f"column {column.name!r} has a null inside a list")
+        row = pc.list_parent_indices(array)[row].as_py()
+    raise _row_error(name, "null", first_row + row, f"column {column.name!r} has a null inside a list")

@@ -4,6 +4,7 @@ import io.gridflow.tfrecord.wire.Feature;
 import io.gridflow.tfrecord.wire.Utf8;
 import io.gridflow.tfrecord.wire.WireException;
 import java.math.BigDecimal;
+import java.math.MathContext;
 import java.math.RoundingMode;
 import org.apache.spark.sql.catalyst.expressions.codegen.UnsafeWriter;
 import org.apache.spark.sql.types.DataType;
@@ -96,8 +97,23 @@ interface ElementReader {
         if (Float.isNaN(value) || Float.isInfinite(value)) {
             throw outOfRange(value, type);
         }
-        // The shortest decimal that stands for this float, so that 0.1 comes back as 0.1.
-        return decimal(new BigDecimal(Float.toString(value)), type);
+        return decimal(shortest(value), type);
+    }
+
+    // The shortest decimal that is nearest to a float, so that 0.1 comes back as 0.1; from 2^24 on, where all floats are
+    // whole numbers, the float itself. Float.toString gives the shortest one only since Java 19.
+    private static BigDecimal shortest(float value) {
+        BigDecimal exact = new BigDecimal(value);
+        if (Math.abs(value) >= 1 << 24) {
+            return exact;
+        }
+        for (int digits = 6; digits < 9; digits++) {
+            BigDecimal rounded = exact.round(new MathContext(digits, RoundingMode.HALF_EVEN));
+            if (rounded.floatValue() == value) {
+                return rounded;
+            }
+        }
+        return exact.round(new MathContext(9, RoundingMode.HALF_EVEN));
     }
 
     private static Decimal decimal(BigDecimal value, DecimalType type) {
