@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from integration.hadoop.configuration import FAST_JVM
 from integration.hadoop.running import Hadoop, running
+from integration.system import require
+from tests.spark_sessions import end_jvm, warm_up
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,22 +37,9 @@ def cache() -> Path:
 @pytest.fixture(scope="session")
 def hadoop(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hadoop]:
     """The cluster; there is one for all tests."""
-    missing = [package for program, package in PACKAGES.items() if shutil.which(program) is None]
-    if missing:
-        _install(missing)
+    require(PACKAGES)
     with running(tmp_path_factory.mktemp("hadoop"), cache, nodes=NODES) as cluster:
         yield cluster
-
-
-def _install(packages: list[str]) -> None:
-    """Install packages of the system where that may be done; otherwise say which are missing."""
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        names = " ".join(packages)
-        pytest.fail(f"{names} is missing on this system; install it with: sudo apt-get install {names}", pytrace=False)
-    apt = ["apt-get", "-qq", "-y", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300"]
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for argv in ([*apt, "update"], [*apt, "install", *packages]):
-        subprocess.run(argv, check=True, timeout=_INSTALL_SECONDS, env=environment)
 
 
 @pytest.fixture
@@ -88,33 +75,20 @@ def spark(hadoop: Hadoop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         with pytest.MonkeyPatch.context() as patch:
             for name, value in (hadoop.exports | own).items():
                 patch.setenv(name, value)
-            started = session("integration", master="yarn", config=_settings(tmp_path_factory.mktemp("spark")))
+            started = session(
+                "integration", master="yarn", config=application_settings(tmp_path_factory.mktemp("spark"))
+            )
         # Spark's own handler asks the JVM to cancel jobs; amid another question that fails, and pytest would go on.
         signal.signal(signal.SIGINT, interrupted)
-        # The first job of a Python program opens a connection that stays: no test is to be blamed for it.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
-            started.sparkContext.parallelize([1], 1).map(abs).count()
+        warm_up(started)
         yield started
         started.stop()
     finally:
-        _end_jvm()
+        end_jvm()
 
 
-def _end_jvm() -> None:
-    """End the JVM that Spark would keep until the interpreter ends."""
-    from pyspark import SparkContext
-
-    gateway = SparkContext._gateway
-    if gateway is not None:
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait(timeout=60)
-        SparkContext._gateway = None
-        SparkContext._jvm = None
-
-
-def _settings(scratch: Path) -> dict[str, str]:
+def application_settings(scratch: Path) -> dict[str, str]:
+    """Return the settings of a Spark application on YARN."""
     import pyspark
 
     return {

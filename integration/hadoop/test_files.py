@@ -14,10 +14,18 @@ pytestmark = pytest.mark.timeout(900)
 #: In a program of its own, since both packages keep their connections until the interpreter ends.
 PROGRAM = """
 import sys
+import fsspec
 import pyarrow as pa
 from gridflow import tfrecord
 
 folder = sys.argv[1]
+files, path = fsspec.core.url_to_fs(folder)
+
+
+def found():
+    return files.find(path)
+
+
 table = pa.table({"id": range(20_000), "text": [f"text {number}" for number in range(20_000)]})
 """
 ROUND_TRIP = """
@@ -45,14 +53,13 @@ try:
     tfrecord.write(pa.RecordBatchReader.from_batches(table.schema, broken()), f"{folder}/broken.tfrecord")
 except RuntimeError as error:
     assert str(error) == "no more"
-import fsspec
-files, path = fsspec.core.url_to_fs(folder)
-assert files.find(path) == [], files.find(path)
+assert found() == [], found()
 """
 REPLACEMENT = """
 tfrecord.write(table, f"{folder}/file.tfrecord")
 tfrecord.write(table.slice(0, 10), f"{folder}/file.tfrecord")
 assert tfrecord.count(f"{folder}/file.tfrecord") == 10
+assert [name.rpartition("/")[2] for name in found()] == ["file.tfrecord"], found()
 """
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,8 @@ def session(
     """
     from pyspark.sql import SparkSession
 
+    # Without it Spark's tasks run whatever `python3` is first on their path, which may have no Gridflow.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = dict(config or {})
     settings[_JARS] = ",".join(filter(None, [settings.get(_JARS), str(jar())]))
     builder = SparkSession.builder.appName(name)

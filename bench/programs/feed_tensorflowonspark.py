@@ -1,0 +1,45 @@
+"""Feeds rows of each kind to one worker of TensorFlowOnSpark, which counts them.
+
+The argument says which part of the rows to feed. One cluster is fed several times, since only the feeding is measured.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from tensorflowonspark import TFCluster
+
+from programs.spark_rows import KINDS, make_frame, measure, print_passes, start_spark
+
+BATCH_ROWS = 100
+FEED_SECONDS = 600
+
+
+def count_rows(_: Any, context: Any) -> None:
+    """Take batches until there are no more, as a training loop would."""
+    feed = context.get_data_feed()
+    while not feed.should_stop():
+        feed.next_batch(BATCH_ROWS)
+
+
+def main() -> None:
+    """Measure every kind of rows."""
+    part = float(sys.argv[1])
+    spark = start_spark("local-cluster[1,1,1024]")
+    cluster = TFCluster.run(
+        spark.sparkContext, count_rows, {}, num_executors=1, num_ps=0, input_mode=TFCluster.InputMode.SPARK
+    )
+    passes = []
+    for kind in KINDS.values():
+        df = make_frame(spark, kind, count := int(kind.peer_count * part))
+        rows = df.rdd
+        passes.append(measure(kind.name, count, lambda rows=rows: cluster.train(rows, 1, FEED_SECONDS)))  # type: ignore[misc]
+        df.unpersist(blocking=True)
+    cluster.shutdown()
+    spark.stop()
+    print_passes(passes)
+
+
+if __name__ == "__main__":
+    main()
