@@ -127,6 +127,16 @@ class Channel:
         """Whether the other side has proved that it knows the secret."""
         return self._received > 0
 
+    @property
+    def wanted_bytes(self) -> int:
+        """How many bytes complete what has begun to arrive: the hello, the head of a frame, or its payload."""
+        if not self._key:
+            return _HELLO.size - len(self._buffer)
+        if len(self._buffer) < _FRAME.size:
+            return _FRAME.size - len(self._buffer)
+        length, _ = _FRAME.unpack_from(self._buffer)
+        return _FRAME.size + int(length) - len(self._buffer)
+
     def encode(self, message: Message) -> bytes:
         """Turn a message into this channel's next frame."""
         payload = pack(message)
