@@ -5,14 +5,14 @@ JAR := src/gridflow/tfrecord/jars/gridflow-tfrecord.jar
 BENCH_ARGS ?= --quick
 
 .DEFAULT_GOAL := help
-.PHONY: help setup jar demo test check integration bench clean
+.PHONY: help setup jar demo test check integration bench fuzz clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 setup: $(INSTALLED) $(JAR) ## Make .venv and install all that development needs (PYTHON=... chooses the interpreter)
 
-$(INSTALLED): pyproject.toml constraints.txt scripts/setup
+$(INSTALLED): pyproject.toml constraints.txt CMakeLists.txt scripts/setup $(shell find cpp -type f)
 	@scripts/setup $@
 
 jar: $(JAR) ## Build the jar that gives Spark and Hadoop the TFRecord formats
@@ -20,7 +20,7 @@ jar: $(JAR) ## Build the jar that gives Spark and Hadoop the TFRecord formats
 $(JAR): $(INSTALLED) scripts/build-jar $(shell find java -type f)
 	@scripts/build-jar
 
-demo: setup ## Train the digits example on two workers of this machine
+demo: $(INSTALLED) ## Train the digits example on two workers of this machine
 	@scripts/demo
 
 test: setup ## Check, then run every test that needs no foreign server

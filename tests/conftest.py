@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 
 import pytest
 
 # Its asserts are not in a test module, yet their values should be shown when they fail.
 pytest.register_assert_rewrite("tests.contract")
-pytest_plugins = ["pytester", "tests.leaks"]
+pytest_plugins = ["pytester", "tests.leaks", "tests.run_homes"]
 
 
 def pytest_configure() -> None:
@@ -17,9 +16,3 @@ def pytest_configure() -> None:
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
-
-
-@pytest.fixture(autouse=True)
-def _runs_are_kept_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the runs of a test out of the user's own, and out of those of other tests."""
-    monkeypatch.setenv("GRIDFLOW_HOME", str(tmp_path / "gridflow-home"))

@@ -41,8 +41,8 @@ class Place:
     options: Mapping[str, str] = field(default_factory=dict)
     #: The pytest fixtures that make the platform usable.
     fixtures: tuple[str, ...] = ()
-    #: Whether a foreign server has to run, so that only `integration/` can test it.
-    needs_server: bool = False
+    #: Whether a foreign system has to be started, so that `integration/` tests it.
+    needs_system: bool = False
     #: How long a small run may take at most.
     run_seconds: float = 60
 
@@ -61,7 +61,21 @@ class Place:
         return ["--on", self.platform, *(f"--option={name}={value}" for name, value in self.options.items())]
 
 
-PLACES = {"local": Place("local")}
+#: A Spark whose executor is its driver, started as fast as a JVM can be.
+SPARK = {
+    "master": "local[2]",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "512m",
+    "spark.ui.enabled": "false",
+}
+
+PLACES = {
+    "local": Place("local"),
+    "spark": Place("spark", SPARK, needs_system=True, run_seconds=180),
+    "htcondor": Place("htcondor", {"spool": "true"}, needs_system=True, run_seconds=180),
+}
 
 
 def find(run: str) -> Run:

@@ -47,7 +47,7 @@ TASKS = ("worker/0", "worker/1", "ps/0")
 MODULES = {
     "gridflow.task.program": "program",
     "gridflow.task": "agent",
-    "gridflow.platforms.local_supervisor": "supervisor",
+    "gridflow.platforms.supervisor": "supervisor",
     "gridflow": "launcher",
 }
 #: The launcher's exit code and what it says when the supervisor was killed, sooner or later than it reported.

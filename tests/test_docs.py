@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shlex
@@ -16,6 +17,7 @@ from gridflow import RunState, TaskState
 from gridflow.cli.main import VERBS
 from gridflow.job import GROUPS, Job
 from gridflow.platforms.base import PLATFORMS
+from gridflow.platforms.htcondor_options import Options
 from gridflow.state import Exit, RunStatus, TaskStatus
 from gridflow.task import tf_config
 
@@ -50,6 +52,32 @@ def test_the_job_file_page_names_every_key_group_and_placeholder() -> None:
     assert [group for group in GROUPS if f"`{group}`" not in text] == []
     placeholders = [f"{{{name}_hosts}}" for name in tf_config.CLUSTER_GROUPS] + ["{job_name}", "{task_index}"]
     assert [name for name in placeholders if name not in text] == []
+
+
+def test_the_htcondor_page_names_every_option_and_its_job_files_can_be_rendered(tmp_path: Path) -> None:
+    page = ROOT / "docs/htcondor.md"
+    missing = [
+        field.name
+        for field in dataclasses.fields(Options)
+        if f"`{field.name.removesuffix('_mb')}`" not in page.read_text()
+    ]
+    assert missing == []
+    for name in ("train.py", "evaluate.py", "export.py", "tune.py"):
+        (tmp_path / name).touch()
+    (tmp_path / "job.submit").write_text("executable = /bin/true\nlog = $(Cluster).log\nqueue 1\n")
+    first, workflow = blocks(page, "toml")
+    for text in (first, workflow):
+        (tmp_path / "gridflow.toml").write_text(text)
+        done = run([sys.executable, "-m", "gridflow", "render", "gridflow.toml", "--on", "htcondor"], tmp_path)
+        assert "universe = " in done
+    assert "RETRY export 1\nPARENT train CHILD evaluate\nPARENT evaluate CHILD export\n" in done
+    sweep, request = (block.strip() for block in blocks(page, "console"))
+    swept = run([sys.executable, "-m", *shlex.split(sweep.replace("submit", "render", 1))], tmp_path)
+    assert "worker/19, worker-19" in swept
+    assert "worker/20" not in swept
+    shown = run([sys.executable, "-m", *shlex.split(request.replace("submit", "render", 1))], tmp_path)
+    assert "executable = /bin/true" in shown
+    assert re.search(r"condor_submit .*/job\.submit", shown)
 
 
 def test_the_command_line_page_names_every_verb_state_and_exit_code() -> None:
@@ -92,6 +120,28 @@ def test_what_the_readme_shows_runs_as_it_says(tmp_path: Path) -> None:
     said = re.search(r"print\(run.result\(\)\)  # (.*)", function)
     assert said is not None
     assert run([sys.executable, "function.py"], tmp_path).strip() == said[1]
+
+
+def test_what_the_tfrecord_page_shows_runs(tmp_path: Path) -> None:
+    page = ROOT / "docs/tfrecord.md"
+    (shown,) = (block for block in blocks(page, "python") if "spark" not in block)
+    prepared = """
+import pyarrow as pa
+from gridflow import tfrecord
+
+table = pa.table({"label": [1, 2], "image": [[0.5, 1.5], [2.5, 3.5]]})
+for path in ("data.tfrecord", "data/a.tfrecord.gz"):
+    tfrecord.write(table, path)
+schema = table.schema
+"""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "shown.py").write_text(f"{prepared}{shown}\nprint(next(iter(dataset))['label'].numpy(), spec)\n")
+    assert run([sys.executable, "shown.py"], tmp_path).startswith("[1 2] {'image': RaggedFeature(")
+    commands = blocks(page, "console")[0].splitlines()
+    printed = [run([sys.executable, "-m", *shlex.split(command)], tmp_path) for command in commands]
+    assert printed[2] == "2\n"
+    assert "data/a.tfrecord.gz: sound, 2 records, " in printed[3]
+    assert printed[4] == "data.parquet: 2 records\n"
 
 
 def run(argv: list[str], folder: Path) -> str:

@@ -260,6 +260,13 @@ def test_tensorboard_never_fails_a_run() -> None:
     gang = running(job_of(worker=1, tensorboard=1))
     assert gang.ended("tensorboard/0", FAILURE, 1) == []
     assert gang.states["tensorboard/0"] is TaskState.FAILED
+
+
+def test_tensorboard_whose_host_is_lost_is_let_go() -> None:
+    gang = running(job_of(worker=1, tensorboard=1, max_restarts=3))
+    assert gang.ended("tensorboard/0", FAILURE, 1, is_host_lost=True) == []
+    assert gang.states["tensorboard/0"] is TaskState.FAILED
+    assert gang.states["worker/0"] is TaskState.RUNNING
     assert gang.ended("worker/0", SUCCESS, 2) == [Finish(RunState.SUCCEEDED)]
 
 
@@ -295,6 +302,40 @@ def test_a_port_that_somebody_took_costs_nobody_a_restart(task: str) -> None:
             gang.joined(each)
     gang.ended(task, FAILURE, 3, how="port taken", port_taken=True)
     assert gang.ended(other, TERMINATED, 4) == [Finish(RunState.FAILED, f"{task} failed: port taken", task)]
+
+
+def test_evictions_cost_nobody_a_restart_however_many_there_are() -> None:
+    job = job_of(worker=2)
+    gang = running(job)
+    reason = "worker/1 failed: it was evicted"
+    for _ in range(MAX_PORT_RETRIES * 3):
+        assert gang.evicted("worker/1", "it was evicted", 1) == [Stop(("worker/0",), reason, is_patient=False)]
+        assert gang.ended("worker/0", TERMINATED, 2) == [Launch(job.tasks, reason=reason)]
+        assert gang.restarts == 0
+        for task in job.tasks:
+            gang.joined(task)
+
+
+def test_a_task_that_fails_for_lack_of_one_that_was_evicted_is_not_to_blame() -> None:
+    job = job_of(worker=2)
+    gang = running(job)
+    gang.failing("worker/0", "UnavailableError: connection reset", 1)
+    gang.ended("worker/0", FAILURE, 2)
+    [launch] = gang.evicted("worker/1", "it was evicted", 3)
+    assert launch == Launch(job.tasks, reason="worker/1 failed: it was evicted")
+
+
+def test_a_service_that_is_evicted_after_the_work_is_not_needed() -> None:
+    gang = running(job_of(worker=1, ps=2))
+    gang.ended("worker/0", SUCCESS, 1)
+    assert gang.evicted("ps/0", "it was evicted", 2) == []
+    assert gang.ended("ps/1", TERMINATED, 3) == [Finish(RunState.SUCCEEDED)]
+
+
+def test_a_run_that_is_cancelled_does_not_start_again_for_an_eviction() -> None:
+    gang = running(job_of(worker=1))
+    gang.cancel("it was cancelled", 1)
+    assert gang.evicted("worker/0", "it was evicted", 2) == [Finish(RunState.CANCELLED, "it was cancelled")]
 
 
 def test_a_port_that_is_always_taken_counts_as_a_failure_in_the_end() -> None:

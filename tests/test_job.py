@@ -69,6 +69,11 @@ MISTAKES = {
     'args = "--epochs 3"': "job.args = '--epochs 3' is not a list (give a list)",
     'env = ["A=1"]': "job.env = ['A=1'] is not a table (give a table)",
     "env = {A = true}": "job.env.A = True is not a string (put it in quotes)",
+    'env = {"A=B" = "c"}': "env.A=B = 'c' is not possible (a variable has a name without '=', and no NUL)",
+    'env = {"" = "c"}': "env. = 'c' is not possible (a variable has a name without '=', and no NUL)",
+    'env = {A = "b\\u0000"}': "env.A = 'b\\x00' is not possible (a variable has a name without '=', and no NUL)",
+    'args = ["a\\u0000"]': "args holds 'a\\x00' (no argument of a process holds a NUL)",
+    "[job.worker]\ncount = 999999999999": ("group 'worker' has count=999999999999 (ask for 100000 tasks at most)"),
     'timeout = "soon"': 'job.timeout = \'soon\' is not a duration (write "90s", "10m" or "2h")',
     "stop_timeout = 0": 'job.stop_timeout = 0 is not a duration (write "90s", "10m" or "2h")',
     'serve = ["chief"]': "serve = 'chief' is not possible (only ps and worker tasks can be served)",
@@ -129,7 +134,7 @@ def test_an_unknown_group_is_refused() -> None:
 def test_an_unknown_kind_of_program_is_refused() -> None:
     with pytest.raises(JobError) as caught:
         Program("jar", "train.jar")
-    assert str(caught.value) == "a program cannot be a 'jar' (valid kinds: script, module, function, command)"
+    assert str(caught.value) == "a program cannot be a 'jar' (valid kinds: script, module, function, command, request)"
 
 
 def test_a_group_given_twice_is_refused() -> None:
@@ -319,7 +324,8 @@ def test_python_runs_python_files_and_everything_else_is_executed() -> None:
 
 # Round trips
 
-words = st.text(max_size=12)
+words = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
+variables = words.filter(lambda name: name and "=" not in name)
 amounts = st.floats(1e-3, 1e6)
 resources = st.builds(
     Resources,
@@ -358,7 +364,7 @@ def jobs(draw: st.DrawFn) -> Job:
         program=draw(programs),
         groups=groups,
         args=tuple(draw(st.lists(words))),
-        env=draw(st.dictionaries(words, words)),
+        env=draw(st.dictionaries(variables, words)),
         files=tuple(draw(st.lists(words))),
         image=draw(words),
         max_restarts=draw(st.integers(0, 10)),

@@ -267,7 +267,7 @@ def test_a_job_is_launched_as_it_is(submitted: Calls) -> None:
         ("nowhere.toml", {}, "nowhere.toml does not exist (check the path of the job file)"),
         (len, {"workers": 0}, "group 'worker' has count=0 (ask for at least one task, or leave the group out)"),
         (len, {"workers": "2"}, "job.worker.count = '2' is not a whole number (give a whole number)"),
-        (len, {"on": "moon"}, "there is no platform 'moon' (valid platforms: local)"),
+        (len, {"on": "moon"}, "there is no platform 'moon' (valid platforms: local, spark, htcondor)"),
         (len, {"queue": "x"}, "platform.local.queue is not a known key (valid keys: none)"),
         (len, {"args": "abc"}, "args = 'abc' is one string (give a list: one entry per argument)"),
         ("x.py", {"args": "--epochs 3"}, "args = '--epochs 3' is one string (give a list: one entry per argument)"),

@@ -88,6 +88,7 @@ def test_every_file_of_a_run_has_its_place(folder: RunFolder) -> None:
         folder.supervisor_log: "logs/supervisor.log",
         folder.log_file("worker/0"): "logs/worker-0.log",
         folder.result_file("worker/0"): "results/worker-0.pickle",
+        folder.metrics_file("worker/0"): "results/worker-0.json",
         folder.checkpoint_dir: "checkpoints",
         folder.log_dir: "tensorboard",
     }
@@ -272,3 +273,14 @@ def test_the_beginning_of_several_ids_is_refused_with_the_latest_of_them(tmp_pat
     with pytest.raises(UsageError) as caught:
         find_run(tmp_path, "train")
     assert str(caught.value) == "'train' fits 7 runs (one of: train-2, train-3, train-4, train-5, train-6)"
+
+
+# A wish to stop
+
+
+def test_a_run_knows_why_somebody_wants_it_to_stop(folder: RunFolder) -> None:
+    assert folder.cancel_reason is None
+    folder.request_cancel()
+    assert RunFolder(folder.path).cancel_reason == "it was cancelled"
+    folder.request_cancel("the process that launched it is gone")
+    assert folder.cancel_reason == "the process that launched it is gone"

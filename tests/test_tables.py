@@ -189,10 +189,19 @@ def test_what_is_given_is_taken_with_its_type() -> None:
         ("mapping", {"A": True}, "job.key.A = True is not a string (put it in quotes)"),
         ("mapping", {"A": [1]}, "job.key.A = [1] is not a string (put it in quotes)"),
         ("table", 2, "job.key = 2 is not a table (give a table)"),
+        ("tables", {"a": 1}, "job.key = {'a': 1} is not a list of tables (give a list of tables)"),
+        ("tables", [2], "job.key holds 2 (write [[key]] above each table)"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_refused(take: str, value: object, message: str) -> None:
     assert message_of(getattr(Table({"key": value}, "job"), take), "key") == message
+
+
+def test_a_list_of_tables_is_taken_one_by_one() -> None:
+    table = Table({"gpu": [{"memory": 1}, {"memory": 2}]}, "gpus")
+    assert [each.memory_mb("memory") for each in table.tables("gpu")] == [1, 2]
+    assert table.tables("other") == []
+    table.close()
 
 
 @pytest.mark.parametrize("value", ["2", 2.0, True, [2]])

@@ -11,8 +11,9 @@ this package, and starts the sooner for each module that it does without.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from gridflow import late
 
 if TYPE_CHECKING:
     from gridflow.errors import GridflowError
@@ -39,21 +40,17 @@ __all__ = [
     "launch",
 ]
 
-_HOMES = {
-    "errors": ["GridflowError"],
-    "job": ["Group", "Job", "Program", "Resources", "Timeouts"],
-    "launcher": ["launch"],
-    "run": ["Run"],
-    "state": ["RunState", "RunStatus", "TaskState", "TaskStatus"],
-    "task.context": ["Context", "context"],
-}
-
-
-def __getattr__(name: str) -> object:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = late.names_of(
+    __name__,
+    {
+        "errors": ["GridflowError"],
+        "job": ["Group", "Job", "Program", "Resources", "Timeouts"],
+        "launcher": ["launch"],
+        "run": ["Run"],
+        "state": ["RunState", "RunStatus", "TaskState", "TaskStatus"],
+        "task.context": ["Context", "context"],
+    },
+)
 
 
 def __dir__() -> list[str]:

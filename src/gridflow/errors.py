@@ -60,7 +60,7 @@ class RecordError(GridflowError):
     """A file of records is damaged, or a record in it is not what it was read as.
 
     `kind` is one word for what is wrong. `record` counts from 0; `offset` is where that record begins, in the
-    uncompressed bytes.
+    uncompressed bytes. Each is None where it is not known.
     """
 
     exit_code = 1
@@ -68,7 +68,8 @@ class RecordError(GridflowError):
     def __init__(
         self, message: str, *, path: str, record: int | None, offset: int | None, kind: str, hint: str = ""
     ) -> None:
-        where = "" if record is None else f", record {record} at byte {offset}"
+        place = "" if offset is None else f" at byte {offset}"
+        where = "" if record is None else f", record {record}{place}"
         super().__init__(f"{path}{where}: {message}", hint=hint)
         self.path, self.record, self.offset, self.kind = path, record, offset, kind
         self._parts = (message, path, record, offset, kind, hint)

@@ -3,7 +3,7 @@
 A gang is all tasks of one run. Whoever runs the tasks (the local supervisor, the Spark driver) tells it what it sees
 and performs what it answers:
 
-    start, joined, failing, ended, cancel, tick   ─▶  Gang  ─▶   Launch, Stop, Finish
+    start, joined, failing, ended, evicted, cancel, tick   ─▶  Gang  ─▶   Launch, Stop, Finish
 
 The rules:
 - The deciding tasks are `chief` and `worker`. Where a chief drives parameter servers it decides alone: its workers
@@ -13,11 +13,12 @@ The rules:
 - Any other task stands outside the synchronous step and starts again alone, as many times. `tensorboard` never fails
   a run. Until it has joined, though, all wait for it: then its failure ends the attempt like that of a deciding task.
 - A port that somebody else took costs nobody a restart: ports are drawn anew.
+- Nor does a task that lost its place, as a batch system may want it back: all start again, however often.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
 from gridflow.job import Job
@@ -69,14 +70,19 @@ class _Ending:
     task: str | None = None
     port_taken: bool = False
     was_killed: bool = False
+    was_evicted: bool = False
 
 
 class Gang:
     """The state machine of one run's tasks."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(
+        self, job: Job, why_missing: Callable[[Collection[str]], str] = lambda _: "", *, restarts: int = 0
+    ) -> None:
+        """`why_missing` says, where that is known, why tasks have not joined; `restarts` is to count on from."""
         self.job = job
-        self.restarts = 0
+        self._why_missing = why_missing
+        self.restarts = restarts
         self.states: dict[str, TaskState] = dict.fromkeys(job.tasks, TaskState.PENDING)
         self._lone_restarts: dict[str, int] = dict.fromkeys(job.tasks, 0)
         self._port_retries = 0
@@ -87,9 +93,9 @@ class Gang:
         self._run_started = 0.0
         self._work_done: float | None = None
 
-    def start(self, now: float) -> list[Instruction]:
-        """Begin the run."""
-        self._run_started = now
+    def start(self, now: float, *, run_seconds: float = 0.0) -> list[Instruction]:
+        """Begin the run, or go on with one that has lasted for `run_seconds`."""
+        self._run_started = now - run_seconds
         return [self._launch_all(now, reason="")]
 
     def restarts_of(self, task: str) -> int:
@@ -120,9 +126,17 @@ class Gang:
         return []
 
     def ended(
-        self, task: str, exit_: Exit, now: float, *, how: str = "", port_taken: bool = False
+        self, task: str, exit_: Exit, now: float, *, how: str = "", port_taken: bool = False, is_host_lost: bool = False
     ) -> list[Instruction]:
-        """Take the end of a task's process; `how` says it in words where more is known than its exit."""
+        """Take the end of a task's process; `how` says it in words where more is known than its exit.
+
+        A task whose host is lost cannot come back to its address.
+        """
+        if is_host_lost and task in self._joined and task in self._tasks_of("tensorboard"):
+            # Nobody needs its address, and for one task alone there is no other host.
+            self._lone_restarts[task] = self.job.max_restarts
+        elif is_host_lost:
+            self._joined.discard(task)
         was_stopped = task in self._stopping
         self._stopping.discard(task)
         self._awaited.pop(task, None)
@@ -139,6 +153,30 @@ class Gang:
                 return self._failed(task, f"{task} failed: {how or exit_}", now, port_taken)
         return self._proceed(now)
 
+    def outcome(self, task: str, how: str, stop_reason: str) -> tuple[TaskState, str]:
+        """Return, for people, what became of a task whose process has ended, and why."""
+        state = self.states[task]
+        if not state.is_ended:  # it comes back, alone or with the others
+            state = TaskState.STOPPED if stop_reason else TaskState.FAILED
+        reasons = {TaskState.SUCCEEDED: "", TaskState.STOPPED: stop_reason}
+        return state, reasons.get(state, how)
+
+    def evicted(self, task: str, how: str, now: float) -> list[Instruction]:
+        """Take it that a task's process is gone because its place was wanted back.
+
+        Its peers fail for lack of it, and that may be heard of before.
+        """
+        self._stopping.discard(task)
+        self._awaited.pop(task, None)
+        self.states[task] = TaskState.STOPPED
+        is_needed = self._work_done is None or task in self._tasks_of("evaluator")
+        ending = _Ending(RunState.FAILED, f"{task} failed: {how}", task, was_evicted=True)
+        if self._ending is None and is_needed:
+            return self._wind_down(ending, now)
+        if self._ending is not None and self._ending.state is RunState.FAILED:
+            self._ending = ending
+        return self._proceed(now)
+
     def cancel(self, reason: str, now: float) -> list[Instruction]:
         """Stop everything on somebody's request."""
         return self._wind_down(_Ending(RunState.CANCELLED, reason), now)
@@ -153,7 +191,8 @@ class Gang:
             return self._wind_down(_Ending(RunState.TIMED_OUT, reason), now)
         missing = [task for task, since in self._awaited.items() if now - since >= timeouts.start_seconds]
         if missing:
-            reason = f"{_listed(missing)} never joined within {timeouts.start_seconds:g} s"
+            why = self._why_missing(missing)
+            reason = f"{_listed(missing)} never joined within {timeouts.start_seconds:g} s{why and f': {why}'}"
             return self._wind_down(_Ending(RunState.TIMED_OUT, reason, missing[0]), now)
         return self._proceed(now)
 
@@ -213,14 +252,14 @@ class Gang:
         has_failed = ending.state is RunState.FAILED
         draws_ports = has_failed and ending.port_taken and self._port_retries < MAX_PORT_RETRIES
         restarts = has_failed and self._ends_attempt(ending.task) and self.restarts < self.job.max_restarts
-        if not draws_ports and not restarts:
+        if not draws_ports and not restarts and not ending.was_evicted:
             return [Finish(ending.state, ending.reason, ending.task)]
         if self._is_overdue(now):
             reason = f"the deadline of {self.job.timeouts.run_seconds:g} s passed after {ending.reason}"
             return [Finish(RunState.TIMED_OUT, reason, ending.task)]
         if draws_ports:
             self._port_retries += 1
-        else:
+        elif not ending.was_evicted:
             self.restarts += 1
         return [self._launch_all(now, ending.reason)]
 

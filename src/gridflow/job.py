@@ -30,6 +30,12 @@ _SINGLE_GROUPS = ("chief", "evaluator", "tensorboard")
 #: Groups that never hold a GPU.
 _CPU_GROUPS = ("ps", "data", "tensorboard")
 
+#: More tasks than any cluster has: a slip of the finger must not fill this machine's memory with their names.
+MOST_TASKS = 100_000
+
+#: How the names of files end that are a platform's own requests: HTCondor's submit descriptions.
+REQUESTS = (".sub", ".submit")
+
 _ADD_WORKERS = "add workers: --workers 1, or a [job.worker] table"
 
 
@@ -85,6 +91,8 @@ class Group:
             raise JobError(
                 f"group {self.name!r} has count={self.count}", hint="ask for at least one task, or leave the group out"
             )
+        if self.count > MOST_TASKS:
+            raise JobError(f"group {self.name!r} has count={self.count}", hint=f"ask for {MOST_TASKS} tasks at most")
         if self.name in _SINGLE_GROUPS and self.count > 1:
             raise JobError(f"group {self.name!r} has count={self.count}", hint=f"a job has one {self.name} at most")
         if self.name in _CPU_GROUPS and self.resources.gpus:
@@ -101,7 +109,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Program:
-    """What each task runs: exactly one of a script, a module, a function or a command."""
+    """What each task runs: exactly one of a script, a module, a function or a command.
+
+    A `request` is none of these, but what a person has written for a platform, such as an HTCondor submit description.
+    """
 
     kind: str
     target: str
@@ -109,13 +120,15 @@ class Program:
     payload: bytes = b""
 
     def __post_init__(self) -> None:
-        kinds = ("script", "module", "function", "command")
+        kinds = ("script", "module", "function", "command", "request")
         if self.kind not in kinds:
             raise JobError(f"a program cannot be a {self.kind!r}", hint=f"valid kinds: {', '.join(kinds)}")
 
     @classmethod
     def from_path(cls, path: str) -> Program:
-        """Take a path: Python runs `.py` files, anything else is executed as it is."""
+        """Take a path: Python runs `.py` files, a platform knows its own, anything else is executed as it is."""
+        if path.endswith(REQUESTS):
+            return cls("request", path)
         return cls("script" if path.endswith(".py") else "command", path)
 
     @classmethod
@@ -134,12 +147,17 @@ class Program:
 
     def to_table(self) -> dict[str, str]:
         """Return what `from_table` reads; the payload travels in a file of its own."""
-        return {{"script": "program", "command": "program"}.get(self.kind, self.kind): self.target}
+        return {"program" if self.is_file else self.kind: self.target}
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the target is the path of a file."""
+        return self.kind in ("script", "command", "request")
 
     @property
     def stem(self) -> str:
         """A short name for people."""
-        return Path(self.target).stem if self.kind in ("script", "command") else self.target.rpartition(".")[2]
+        return Path(self.target).stem if self.is_file else self.target.rpartition(".")[2]
 
 
 @dataclass(frozen=True)
@@ -209,6 +227,7 @@ class Job:
             )
         if self.max_restarts < 0:
             raise JobError(f"max_restarts = {self.max_restarts} is not possible", hint="give 0 or more")
+        self._check_words()
         names = [group.name for group in self.groups]
         for name in names:
             if names.count(name) > 1:
@@ -218,6 +237,17 @@ class Job:
         if not any(name in TRAINING_GROUPS for name in names):
             raise JobError("the job has neither a chief nor workers", hint=_ADD_WORKERS)
         self._check_serve(names)
+
+    def _check_words(self) -> None:
+        """Refuse what Linux cannot give to a process."""
+        for name, value in self.env.items():
+            if not name or "=" in name or "\0" in name + value:
+                raise JobError(
+                    f"env.{name} = {value!r} is not possible", hint="a variable has a name without '=', and no NUL"
+                )
+        for word in self.args:
+            if "\0" in word:
+                raise JobError(f"args holds {word!r}", hint="no argument of a process holds a NUL")
 
     def _check_serve(self, names: list[str]) -> None:
         for name in self.serve:
@@ -305,7 +335,7 @@ class Job:
 
     def check_files(self) -> None:
         """Refuse a job whose program or files are not there."""
-        if self.program.kind in ("script", "command"):
+        if self.program.is_file:
             path = Path(self.folder, self.program.target)
             if not path.is_file():
                 raise JobError(f"program {str(path)!r} does not exist", hint="check its path")
@@ -316,6 +346,11 @@ class Job:
         for name in self.files:
             if not Path(self.folder, name).exists():
                 raise JobError(f"files holds {name!r}, which does not exist in {self.folder}", hint="check its path")
+
+
+def file_stem(task: str) -> str:
+    """Return how a task is called in names of files: `worker-0`."""
+    return task.replace("/", "-")
 
 
 def merge_tables(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 from gridflow import settings
 from gridflow.errors import JobError, PlatformError
 from gridflow.job import Job, merge_tables
-from gridflow.platforms.base import PLATFORMS, load_platform
+from gridflow.platforms.base import PLATFORMS, Platform, load_platform
 from gridflow.run import Run
 from gridflow.state import RunState
 from gridflow.store import create_run
@@ -43,19 +43,55 @@ def launch(
     returns what it returned in the first task. `job` holds further keys of a job file's `[job]` table. The run ends
     with this process unless `detach` is set.
     """
+    described = describe(
+        program,
+        workers=workers,
+        ps=ps,
+        chief=chief,
+        evaluator=evaluator,
+        data=data,
+        tensorboard=tensorboard,
+        gpus=gpus,
+        gpu_memory_mb=gpu_memory_mb,
+        args=args,
+        max_restarts=max_restarts,
+        job=job,
+    )
+    return submit(described, on, _options(program, on, platform_options), attached=not detach)
+
+
+def describe(
+    program: str | os.PathLike[str] | Job | Callable[..., Any],
+    *,
+    workers: int | None = None,
+    ps: int | None = None,
+    chief: bool = False,
+    evaluator: bool = False,
+    data: int | None = None,
+    tensorboard: bool = False,
+    gpus: float | None = None,
+    gpu_memory_mb: int | None = None,
+    args: Sequence[Any] | Mapping[str, Any] = (),
+    max_restarts: int | None = None,
+    job: Mapping[str, Any] | None = None,
+) -> Job:
+    """Return the job that the keywords of `launch` describe."""
     per_task = {"gpus": gpus, "gpu_memory_mb": gpu_memory_mb}
     groups = group_tables(workers, ps, chief, evaluator, data, tensorboard, per_task)
-    table = merge_tables(job or {}, {"max_restarts": max_restarts, **groups})
-    options = _options(program, on, platform_options)
-    return submit(_describe(program, args, table), on, options, attached=not detach)
+    return _describe(program, args, merge_tables(job or {}, {"max_restarts": max_restarts, **groups}))
 
 
 def submit(job: Job, on: str, options: Mapping[str, Any], *, attached: bool) -> Run:
+    """Submit a job to the platform of a name."""
+    return submit_to(load_platform(on, options), job, attached=attached)
+
+
+def submit_to(platform: Platform, job: Job, *, attached: bool) -> Run:
     """Submit a job to a platform and keep a record of the run."""
     job.check_files()
-    platform = load_platform(on, options)
+    platform.check_program(job)
     plan = platform.plan(job)
-    folder = create_run(settings.home(os.environ), job, on, options, now=time.time())
+    folder = create_run(settings.home(os.environ), job, platform.name, platform.recorded_options, now=time.time())
     try:
         platform.submit(plan, folder, attached=attached)
     except OSError as error:

@@ -61,6 +61,11 @@ def start_time(pid: int) -> str | None:
     return None if state in "ZX" else fields[18]
 
 
+def parent(pid: int) -> int:
+    """Return a process's parent; 0 where it is gone."""
+    return int(_stat(pid)[1])
+
+
 def _stat(pid: int | str) -> list[str]:
     """Return what the kernel says of a process, from its state on: `['S', '1', …]`, parent second."""
     try:
@@ -104,8 +109,8 @@ def kill_children(own_children: Collection[int] = ()) -> list[int]:
 
 
 def _is_living_child(pid: str) -> bool:
-    state, parent, *_ = _stat(pid)
-    return state not in "ZX" and int(parent) == os.getpid()
+    state, parent_, *_ = _stat(pid)
+    return state not in "ZX" and int(parent_) == os.getpid()
 
 
 def _kill_all(find_left: Callable[[], list[int]], within_seconds: float = 10) -> list[int]:

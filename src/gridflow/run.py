@@ -48,6 +48,11 @@ class Run:
         return self._folder.run
 
     @property
+    def platform(self) -> str:
+        """The name of the platform that it is on."""
+        return self._platform.name
+
+    @property
     def folder(self) -> Path:
         """Where the run's files are."""
         return self._folder.path
@@ -123,7 +128,11 @@ class Run:
 
     def log_file(self, task: str) -> Path:
         """Return where a task's output is kept."""
-        return self._folder.log_file(task)
+        return self._platform.log_file(self._folder, task)
+
+    def read_log(self, task: str, position: int) -> tuple[bytes, int]:
+        """Return a piece of a task's output from a position on, empty where no more is there, and where it ends."""
+        return self._platform.read_log(self._folder, task, position)
 
     def logs(self, task: str, *, follow: bool = False) -> Iterator[str]:
         """Yield a task's output in pieces; with `follow`, until the run has ended."""

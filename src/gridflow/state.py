@@ -156,7 +156,8 @@ def replay(run: str, platform: str, tasks: Sequence[str], events: Iterable[Mappi
 def _replay_run(status: RunStatus, event: Mapping[str, Any]) -> RunStatus:
     state = RunState(event["state"])
     if not state.is_ended:
-        return replace(status, state=state, started=event["time"])
+        started = event["time"] if status.started is None and state is RunState.RUNNING else status.started
+        return replace(status, state=state, reason=event.get("reason", status.reason), started=started)
     return replace(
         status,
         state=state,

@@ -3,10 +3,12 @@
     <run>/run.json         what it is: run, name, platform, options, created
           job.json         the job, as in a job file
           function.pickle  the pickled call, where the program is a function
+          work.tar         the program and its files, where a platform has to carry them
           secret           the run's secret, readable by its owner only
           events.jsonl     what happened, one JSON object per line, only ever appended to
+          cancel           there once somebody wants the run to stop, with the reason
           logs/worker-0.log
-          results/worker-0.pickle
+          results/worker-0.pickle, or worker-0.json in a sweep
           checkpoints/, tensorboard/
 
 A crash at any moment leaves all of it readable: whole files are written aside and renamed, events are appended with
@@ -24,7 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from gridflow.errors import PlatformError, UsageError
-from gridflow.job import Job
+from gridflow.job import Job, file_stem
+
+#: The file with a job's program and files, packed.
+ARCHIVE = "work.tar"
 
 
 class RunFolder:
@@ -52,6 +57,11 @@ class RunFolder:
         return self.path / "function.pickle"
 
     @property
+    def archive_file(self) -> Path:
+        """The program and its files, packed, where a platform has to carry them."""
+        return self.path / ARCHIVE
+
+    @property
     def secret_file(self) -> Path:
         """The run's secret."""
         return self.path / "secret"
@@ -63,11 +73,20 @@ class RunFolder:
 
     def log_file(self, task: str) -> Path:
         """Return the file with a task's output."""
-        return self.path / "logs" / f"{task.replace('/', '-')}.log"
+        return self.path / "logs" / f"{file_stem(task)}.log"
 
     def result_file(self, task: str) -> Path:
         """Return the file with what a function returned or raised in a task."""
-        return self.path / "results" / f"{task.replace('/', '-')}.pickle"
+        return self.results_dir / f"{file_stem(task)}.pickle"
+
+    def metrics_file(self, task: str) -> Path:
+        """Return the file with the numbers that a task of a sweep gave as its result, in JSON."""
+        return self.results_dir / f"{file_stem(task)}.json"
+
+    @property
+    def results_dir(self) -> Path:
+        """Where the tasks' results go."""
+        return self.path / "results"
 
     @property
     def checkpoint_dir(self) -> Path:
@@ -113,6 +132,18 @@ class RunFolder:
     def write(self, name: str, content: bytes | str) -> None:
         """Write a whole file or nothing, readable by its owner only."""
         write_whole(self.path / name, content.encode() if isinstance(content, str) else content)
+
+    def request_cancel(self, reason: str = "it was cancelled") -> None:
+        """Ask whoever watches over the run to stop it, and let everybody know why it does."""
+        self.write("cancel", reason)
+
+    @property
+    def cancel_reason(self) -> str | None:
+        """Why somebody wants the run to stop; None where nobody does."""
+        try:
+            return (self.path / "cancel").read_text()
+        except FileNotFoundError:
+            return None
 
     def append_event(self, event: str, **fields: Any) -> None:
         """Append one event, with the time."""
@@ -172,7 +203,7 @@ def _create_run(home: Path, job: Job, platform: str, options: Mapping[str, Any],
             break
         except FileExistsError:
             continue
-    for path in (folder.supervisor_log.parent, folder.result_file("x").parent, folder.checkpoint_dir, folder.log_dir):
+    for path in (folder.supervisor_log.parent, folder.results_dir, folder.checkpoint_dir, folder.log_dir):
         path.mkdir()
     folder.write("secret", os.urandom(32))
     folder.write("job.json", json.dumps(job.to_table(), indent=2))

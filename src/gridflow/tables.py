@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,14 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path} cannot be read: {error}", hint="the job file must be valid TOML") from error
 
 
+def _flattened(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flattened(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
 class Table:
     """One table, consumed key by key; `close()` complains about what is left."""
 
@@ -78,7 +86,7 @@ class Table:
         value = self._left.pop(name, default)
         if value is default:
             return None if value is _NOT_GIVEN else value
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind not in (bool, (bool, str))):
             raise SettingsError(f"{self.key(name)} = {value!r} is not {wanted}", hint=f"give {wanted}")
         return value
 
@@ -97,8 +105,11 @@ class Table:
         return None if value is None else float(value)
 
     def flag(self, name: str) -> bool:
-        """Take true or false."""
-        return bool(self._take(name, bool, "true or false", False))
+        """Take true or false; on a command line they are words."""
+        value = self._take(name, (bool, str), "true or false", False)
+        if value not in (True, False, "true", "false"):
+            raise SettingsError(f"{self.key(name)} = {value!r} is not true or false", hint="give true or false")
+        return value in (True, "true")
 
     def memory_mb(self, name: str) -> int | None:
         """Take an amount of memory such as "4 GB", in megabytes."""
@@ -126,10 +137,29 @@ class Table:
                 raise SettingsError(f"{self.key(name)}.{key} = {value!r} is not a string", hint="put it in quotes")
         return {str(key): str(value) for key, value in values.items()}
 
+    def prefixed(self, prefix: str) -> dict[str, str]:
+        """Take whatever is named `prefix.…`, also where TOML has made tables of the dots."""
+        self._valid.append(f"{prefix}.*")
+        names = [name for name in self._left if name == prefix or name.startswith(f"{prefix}.")]
+        found = dict(_flattened({name: self._left.pop(name) for name in names}))
+        self._valid += found
+        for name, value in found.items():
+            if not isinstance(value, (str, int, float)):
+                raise SettingsError(f"{self.key(name)} = {value!r} is not a string", hint="put it in quotes")
+        return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in found.items()}
+
     def table(self, name: str) -> Table | None:
         """Take a table below this one, or None where it is not there."""
         values = self._take(name, Mapping, "a table", _NOT_GIVEN)
         return None if values is None else Table(values, self.key(name))
+
+    def tables(self, name: str) -> list[Table]:
+        """Take a list of tables, `[[name]]`."""
+        values = self._take(name, (list, tuple), "a list of tables", ())
+        for value in values:
+            if not isinstance(value, Mapping):
+                raise SettingsError(f"{self.key(name)} holds {value!r}", hint=f"write [[{name}]] above each table")
+        return [Table(value, f"{self.key(name)}[{index}]") for index, value in enumerate(values)]
 
     def close(self) -> None:
         """Refuse the keys that nobody took."""

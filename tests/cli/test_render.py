@@ -39,3 +39,24 @@ def test_program_that_does_not_exist_is_refused_before_anything_else() -> None:
     done = gridflow("render", "gone.py")
     assert (done.returncode, done.stdout) == (2, "")
     assert "gone.py' does not exist" in done.stderr
+
+
+def test_a_template_is_copied_beside_the_job_and_over_nothing(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    words = ("render", "train.py", "--on", "htcondor")
+    rendered = gridflow(*words, cwd=tmp_path).stdout
+    ejected = gridflow(*words, "--eject", cwd=tmp_path)
+    template = tmp_path / "htcondor.sub"
+    assert ejected.stdout == f'{template}: use it with [platform.htcondor] template = "htcondor.sub"\n'
+    assert gridflow(*words, "--option=template=htcondor.sub", cwd=tmp_path).stdout == rendered
+    template.write_text(template.read_text() + "# tailored\n")
+    again = gridflow(*words, "--eject", cwd=tmp_path)
+    assert (again.returncode, again.stderr) == (
+        2, f"gridflow: {template} is there already (remove it first, or go on with it)\n",
+    )  # fmt: skip
+    assert "# tailored\n" in gridflow(*words, "--option=template=htcondor.sub", cwd=tmp_path).stdout
+
+
+def test_a_platform_without_templates_says_so() -> None:
+    done = gridflow("render", PROGRAMS / "hello.py", "--eject")
+    assert (done.returncode, done.stderr) == (2, "gridflow: platform local has no templates\n")

@@ -68,18 +68,22 @@ def test_failure_is_exit_code_1_and_names_the_task_with_its_last_words() -> None
     [
         ([], "no program is given (for example: gridflow run train.py --workers 2)"),
         (["gone.py"], "program '{cwd}/gone.py' does not exist ("),
+        (["-m", "gone.train"], "there is no module 'gone' (it is looked for in {cwd}, on PYTHONPATH and among"),
+        (["-m", "json.gone"], "there is no module 'json.gone' ("),
         (["plain.txt"], "program '{cwd}/plain.txt' is not executable (`chmod +x` it"),
         (["gone.toml"], "gone.toml does not exist (check the path of the job file)"),
         (["train.py", "--workers", "0"], "group 'worker' has count=0 (ask for at least one task"),
         (["train.py", "--ps", "1"], "the job has ps tasks but no workers ("),
         (["train.py", "--on", "mars"], "there is no platform 'mars' (valid platforms: local"),
+        (["job.sub"], "job.sub is no program, but a request to a platform (use --on htcondor)"),
+        (["job.sub", "--on", "spark"], "job.sub is no program, but a request to a platform (use --on htcondor)"),
         (["train.py", "--env", "SEED"], "--env 'SEED' is not NAME=VALUE (for example --env SEED=1)"),
         (["train.py", "--memory", "12 GBB"], "job.worker.memory = '12 GBB' is not an amount of memory ("),
     ],
 )
 def test_mistake_is_exit_code_2_one_line_and_no_run(words: list[str], message: str, tmp_path: Path) -> None:
-    (tmp_path / "train.py").touch()
-    (tmp_path / "plain.txt").touch()
+    for name in ("train.py", "plain.txt", "job.sub"):
+        (tmp_path / name).touch()
     done = gridflow("run", *words, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith(f"gridflow: {message.format(cwd=tmp_path)}")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import pytest
 from tests.cli.records import record_run
 from tests.cli.terminal import Terminal
 from tests.contract import PROGRAMS, find
 
-from gridflow.cli.view import clean_line, describe, elapsed, last_line
-from gridflow.state import TaskState, TaskStatus
+from gridflow.cli.view import PlainView, QuietView, clean_line, describe, elapsed, last_line
+from gridflow.run import Run
+from gridflow.state import RunState, RunStatus, TaskState, TaskStatus
 
 _CURSOR_HIDDEN, _CURSOR_SHOWN = "\x1b[?25l", "\x1b[?25h"
 
@@ -72,6 +74,59 @@ def test_description_shows_reasons_before_last_lines() -> None:
     first, second = describe(run, run.status()).splitlines()[1:3]
     assert first.split() == ["worker/0", "succeeded", "0:00", "last", "line"]
     assert second.split() == ["worker/1", "failed", "0:00", "restarts", "2", "exit", "code", "3"]
+
+
+def run_seen_as(monkeypatch: pytest.MonkeyPatch, seen: Sequence[tuple[RunState, str, TaskState, str]]) -> Run:
+    """Return a run whose status is another each time: the run's state and reason, its task's state and reason."""
+    statuses = iter(
+        RunStatus("run", "htcondor", state, (TaskStatus("worker/0", task, reason=why),), reason=reason)
+        for state, reason, task, why in seen
+    )
+    monkeypatch.setattr(Run, "status", lambda _: next(statuses))
+    return find(record_run().run)
+
+
+def test_lines_say_why_a_task_waits_or_is_held_and_why_all_start_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = [
+        (RunState.PENDING, "", TaskState.PENDING, ""),
+        (RunState.PENDING, "", TaskState.PENDING, "no machine matches: Memory >= RequestMemory"),
+        (RunState.HELD, "worker/0 is held: no file", TaskState.HELD, "no file"),
+        (RunState.RUNNING, "", TaskState.RUNNING, ""),
+        (RunState.RUNNING, "worker/0 was evicted", TaskState.RUNNING, ""),
+        (RunState.SUCCEEDED, "", TaskState.SUCCEEDED, ""),
+    ]
+    with PlainView(run_seen_as(monkeypatch, seen)) as view:
+        view.follow()
+    lines = [line for line in capsys.readouterr().out.splitlines()[1:-1] if " | " not in line]
+    assert lines == [
+        "worker/0 pending (no machine matches: Memory >= RequestMemory)",
+        "worker/0 held (no file)",
+        "worker/0 running",
+        "starting again: worker/0 was evicted",
+        "worker/0 succeeded",
+    ]
+
+
+def test_a_quiet_view_says_only_that_a_task_is_held_and_once_for_each_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = (
+        RunState.HELD,
+        "worker/0 is held: no file (is the path right?)",
+        TaskState.HELD,
+        "no file (is the path right?)",
+    )
+    full = (RunState.HELD, "worker/0 is held: no room", TaskState.HELD, "no room")
+    running = (RunState.RUNNING, "", TaskState.RUNNING, "")
+    seen = [running, held, held, running, full, full, (RunState.SUCCEEDED, "", TaskState.SUCCEEDED, "")]
+    with QuietView(run_seen_as(monkeypatch, seen)) as view:
+        view.follow()
+    assert capsys.readouterr() == (
+        "",
+        "gridflow: worker/0 is held: no file (is the path right?)\ngridflow: worker/0 is held: no room\n",
+    )
 
 
 def test_terminal_shows_a_table_and_is_in_order_after_an_interrupt() -> None:

@@ -1,4 +1,4 @@
-"""The contract, on every platform that needs no foreign server."""
+"""The contract, on every platform that needs no foreign system."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.contract import PLACES, Place, PlatformContract
 from gridflow.platforms.base import PLATFORMS
 
 
-@pytest.fixture(params=[name for name, place in PLACES.items() if not place.needs_server])
+@pytest.fixture(params=[name for name, place in PLACES.items() if not place.needs_system])
 def place(request: pytest.FixtureRequest) -> Place:
     """Make a platform usable and say how."""
     place = PLACES[request.param]

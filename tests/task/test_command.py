@@ -84,6 +84,8 @@ def test_a_program_finds_its_cluster_and_its_places_in_the_environment() -> None
     environment = environment_of(job_of(env={"SEED": "1"}), "worker/0")
     assert environment.keys() == {
         "PYTHONUNBUFFERED",
+        "CUDA_VISIBLE_DEVICES",
+        "GRIDFLOW_GRANT",
         "SEED",
         "TF_CONFIG",
         "DTENSOR_CLIENT_ID",
@@ -114,9 +116,24 @@ def test_cpus_limit_the_threads_of_tensorflow_unless_the_job_says_otherwise(cpus
     assert "TF_NUM_INTRAOP_THREADS" not in environment_of(job, "chief/0")
 
 
-def test_services_see_no_gpu() -> None:
-    blind = [task for task in job_of().tasks if environment_of(job_of(), task).get("CUDA_VISIBLE_DEVICES") == "-1"]
-    assert blind == ["ps/0", "data/0", "tensorboard/0"]
+def visible(job: Job) -> dict[str, str | None]:
+    return {task: environment_of(job, task).get("CUDA_VISIBLE_DEVICES") for task in job.tasks}
+
+
+def test_tasks_that_claim_no_gpu_see_none() -> None:
+    job = job_of(worker={"gpus": 1}, evaluator=None)
+    assert visible(job) == {
+        "chief/0": "-1", "worker/0": None, "ps/0": "-1", "data/0": "-1", "tensorboard/0": "-1",
+    }  # fmt: skip
+
+
+def test_a_job_may_show_gpus_to_its_programs_but_not_to_services() -> None:
+    job = job_of(worker=None, env={"CUDA_VISIBLE_DEVICES": "0"}, ps=None)
+    assert visible(job) == {"chief/0": "0", "evaluator/0": "0", "data/0": "-1", "tensorboard/0": "-1"}
+
+
+def test_no_task_has_the_grant_of_whoever_started_the_run() -> None:
+    assert {environment_of(job_of(), task)["GRIDFLOW_GRANT"] for task in job_of().tasks} == {""}
 
 
 def test_a_job_cannot_talk_a_task_out_of_its_cluster() -> None:

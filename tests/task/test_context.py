@@ -6,6 +6,7 @@ import pytest
 
 import gridflow
 from gridflow.errors import TaskError
+from gridflow.gpu import Grant
 from gridflow.job import Job
 from gridflow.rendezvous.roster import Address, Roster
 from gridflow.store import RunFolder
@@ -41,6 +42,16 @@ def test_a_program_learns_about_its_task_and_the_others() -> None:
 
 def test_a_job_without_data_service_has_none() -> None:
     assert Context.read(environ_of()).data_service is None
+
+
+def test_a_task_that_claimed_no_gpu_has_a_grant_of_the_cpu() -> None:
+    grant = Context.read(environ_of()).grant
+    assert (grant.devices, grant.memory, grant.reason) == ([], [], "no GPU was claimed")
+
+
+def test_a_program_learns_which_gpus_its_task_was_granted() -> None:
+    grant = Grant([1], [2048.0], ["GPU-1"], [1536], reason="GPU 1 (T4), 2048 of 8192 MB")
+    assert Context.read({**environ_of(worker={"gpus": 1, "count": 2}), **grant.environment}).grant == grant
 
 
 def test_the_context_is_read_from_this_process(monkeypatch: pytest.MonkeyPatch) -> None:

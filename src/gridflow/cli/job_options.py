@@ -54,6 +54,10 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--evaluator-timeout", help="How long the evaluator may go on after training."),
     click.option("--checkpoint-dir", help="Where checkpoints go (default: the run's folder)."),
     click.option("--log-dir", help="Where TensorBoard's logs go (default: the run's folder)."),
+    click.option("--master", metavar="URL", help="Where Spark is, with --on spark: spark://…, yarn, local-cluster[…]."),
+    click.option(
+        "--sweep", multiple=True, metavar="NAME=VALUES", help="A task per combination: lr=0.1,0.01 seed=1..9."
+    ),
     click.option("-o", "--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the platform."),
 )
 
@@ -72,7 +76,16 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return with_request
 
 
-def _request(*, words: Sequence[str], module: str | None, on: str, options: Sequence[str], **given: Any) -> Request:
+def _request(
+    *,
+    words: Sequence[str],
+    module: str | None,
+    on: str,
+    master: str | None,
+    sweep: Sequence[str],
+    options: Sequence[str],
+    **given: Any,
+) -> Request:
     program, arguments = (None, words) if module or not words else (words[0], words[1:])
     if program is None and module is None:
         raise JobError("no program is given", hint="for example: gridflow run train.py --workers 2")
@@ -85,7 +98,8 @@ def _request(*, words: Sequence[str], module: str | None, on: str, options: Sequ
         settings = Settings.from_file(Path(program), tuple(PLATFORMS))
     else:
         job = Job.from_table({**overrides, "program": program, "folder": os.getcwd()})
-    return Request(job, on, settings.options(on, **_pairs(options, "--option")))
+    flags = {"master": master, "sweep": list(sweep) or None}
+    return Request(job, on, settings.options(on, **{**flags, **_pairs(options, "--option")}))
 
 
 def _table(given: dict[str, Any]) -> dict[str, Any]:

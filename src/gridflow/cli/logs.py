@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 
 import click
 
-from gridflow import settings
+from gridflow.cli.existing_run import existing_run
 from gridflow.run import Run
 
 
 @click.command()
-@click.argument("run_id", metavar="RUN", default="last")
+@existing_run(default="last")
 @click.argument("task", required=False)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: run, task, log.")
-def command(run_id: str, task: str | None, follow: bool, as_json: bool) -> None:
+def command(run: Run, task: str | None, follow: bool, as_json: bool) -> None:
     """Print the output of TASK (such as worker/1; default: the first one) of RUN."""
-    run = Run.find(settings.home(os.environ), run_id)
     task = task or run.job.first_task
     pieces = run.logs(task, follow=follow)
     if as_json:

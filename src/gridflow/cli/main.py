@@ -21,7 +21,9 @@ VERBS = {
     "logs": "Print a task's output.",
     "cancel": "Stop a run.",
     "list": "List runs.",
+    "gpus": "Show this host's GPUs, who holds them and who waits.",
     "tfrecord": "Look into TFRecord files, check and convert them.",
+    "predict": "Predict for files of rows with a saved model.",
     "doctor": "Show what is installed and which platforms can be used from here.",
 }
 
@@ -69,7 +71,7 @@ def _invoke(argv: Sequence[str] | None) -> int:
         click.echo(f"gridflow: {error}", err=True)
         return error.exit_code
     except click.ClickException as error:
-        error.show()
+        _show_usage_error(error)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return 130
@@ -77,3 +79,13 @@ def _invoke(argv: Sequence[str] | None) -> int:
         # Click's way to say that whoever read our output has left, as in `gridflow logs … | head`.
         return 128 + signal.SIGPIPE
     return result if isinstance(result, int) else 0
+
+
+def _show_usage_error(error: click.ClickException) -> None:
+    message = error.format_message()
+    if "\n" in message:
+        # Nothing was asked for: Click's message is the whole help.
+        error.show()
+        return
+    command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "gridflow"
+    click.echo(f"gridflow: {message} (see `{command} --help`)", err=True)

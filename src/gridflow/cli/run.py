@@ -20,7 +20,7 @@ from gridflow.state import RunState, RunStatus
 @click.command()
 @job_options
 @click.option("--json", "as_json", is_flag=True, help="Print nothing but the final status, as JSON.")
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors, and why a task is held.")
 def command(request: Request, as_json: bool, quiet: bool) -> int:
     """Run PROGRAM (a .py file, a job file .toml, or any executable) and follow it to its end.
 

@@ -9,17 +9,16 @@ import re
 import sys
 import time
 from abc import ABC, abstractmethod
-from types import TracebackType
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 
 import click
 
+from gridflow.platforms.base import LOG_PIECE_BYTES
 from gridflow.run import Run
-from gridflow.state import RunStatus, TaskState, TaskStatus
+from gridflow.state import RunState, RunStatus, TaskState, TaskStatus
 
 _POLL_SECONDS = 0.1
 _TAIL_BYTES = 4096
-_PIECE_BYTES = 1 << 16
 # Colours, cursor movements, titles, resets: '\x1b[1m', '\x1b[?25l', '\x1b]0;title\x07', '\x1bc'
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])")
 _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
@@ -72,9 +71,9 @@ class View(ABC):
     def __init__(self, run: Run) -> None:
         self._run = run
         self._first_task = run.job.first_task
-        self._log: IO[bytes] | None = None
+        self._position = 0
         self._unfinished = b""
-        self._shown: dict[str, TaskState] = {}
+        self._shown: dict[str, tuple[TaskState, str]] = {}
         self._url: str | None = None
         self._restarts = 0
         self._reason = ""
@@ -82,9 +81,8 @@ class View(ABC):
     def __enter__(self) -> View:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._log:
-            self._log.close()
+    def __exit__(self, *exception: Any) -> None:  # noqa: B027 - lines need no care
+        """Leave the terminal as it was, where something is drawn on it."""
 
     @abstractmethod
     def say(self, text: str) -> None:
@@ -113,12 +111,14 @@ class View(ABC):
         if status.restarts > self._restarts:
             self._restarts = status.restarts
             self.say(f"restart {status.restarts} of {self._run.job.max_restarts}: {status.reason}")
-        elif status.reason not in ("", self._reason) and not status.state.is_ended:
-            self.say(f"starting again with other ports: {status.reason}")
+        elif status.reason not in ("", self._reason) and status.state is RunState.RUNNING:
+            # Other ports are drawn, or a task was evicted: that counts as no restart.
+            self.say(f"starting again: {status.reason}")
         self._reason = status.reason
         for task in status.tasks:
-            if self._shown.get(task.task, TaskState.PENDING) != task.state:
-                self._shown[task.task] = task.state
+            # One that waits may come to know why.
+            if self._shown.get(task.task, (TaskState.PENDING, "")) != (task.state, task.reason):
+                self._shown[task.task] = (task.state, task.reason)
                 self.say(f"{task.task} {task.state}" + (f" ({task.reason})" if task.reason else ""))
         if status.tensorboard_url and status.tensorboard_url != self._url:
             self._url = status.tensorboard_url
@@ -126,26 +126,27 @@ class View(ABC):
 
     def _say_output(self) -> bool:
         """Show what the first task has written since the last time, or a part of it; return whether more is there."""
-        if self._log is None:
-            try:
-                self._log = self._run.log_file(self._first_task).open("rb")
-            except FileNotFoundError:
-                return False
-        content = self._log.read(_PIECE_BYTES)
+        content, self._position = self._run.read_log(self._first_task, self._position)
         *lines, unfinished = (self._unfinished + content).split(b"\n")
         # Of a line without an end, such as a progress bar that draws over itself, only the last part matters.
-        self._unfinished = unfinished[-_PIECE_BYTES:]
+        self._unfinished = unfinished[-LOG_PIECE_BYTES:]
         for line in lines:
             if text := clean_line(line.decode(errors="replace")):
                 self.say(f"{self._first_task} | {text}")
-        return len(content) == _PIECE_BYTES
+        return len(content) == LOG_PIECE_BYTES
 
     def _say_end(self, status: RunStatus) -> None:
         self.say(f"{status.state} after {(status.ended or 0) - (status.started or 0):.1f} s; files: {self._run.folder}")
 
 
 class QuietView(View):
-    """Shows nothing."""
+    """Shows nothing, but for a task that waits until somebody does something."""
+
+    def _say_changes(self, status: RunStatus) -> None:
+        for task in status.tasks:
+            if task.state is TaskState.HELD and self._shown.get(task.task) != (task.state, task.reason):
+                self._shown[task.task] = (task.state, task.reason)
+                click.echo(f"gridflow: {task.task} is held: {task.reason}", err=True)
 
     def _say_output(self) -> bool:
         return False
@@ -194,7 +195,6 @@ class LiveView(View):
 
     def __exit__(self, *exception: Any) -> None:
         self._live.stop()
-        super().__exit__(*exception)
 
     def say(self, text: str) -> None:
         """Print a line above the table."""

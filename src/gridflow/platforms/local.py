@@ -1,50 +1,36 @@
 """The machine that you are on: every task is a process here, watched over by one supervisor process per run.
 
-    gridflow run ─▶ supervisor ─▶ agent worker/0 ─▶ program
-        (attached: a pipe)     ├▶ agent worker/1 ─▶ program
-                               └▶ agent ps/0     ─▶ program
-
-The supervisor writes the run's events; everybody else only reads them. If it was killed, whoever asks next finds
-that out, ends what is left and says so.
+gridflow run ─▶ supervisor ─▶ agent worker/0 ─▶ program
+    (attached: a pipe)     ├▶ agent worker/1 ─▶ program
+                           └▶ agent ps/0     ─▶ program
 """
 
 from __future__ import annotations
 
-import codecs
+import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Mapping
+from importlib.machinery import PathFinder
 
 from gridflow import processes
-from gridflow.errors import PlatformError
+from gridflow.errors import JobError
 from gridflow.job import Job
-from gridflow.platforms.base import Command, Finding, Plan, Platform, job_files
-from gridflow.state import RunState, RunStatus, replay
+from gridflow.platforms.base import Command, Finding, Plan, job_files
+from gridflow.platforms.crew import Crew, Watcher
+from gridflow.platforms.supervised import SupervisedPlatform
 from gridflow.store import RunFolder
 from gridflow.task import identity
 
-#: How long the supervisor may take to report that it is there.
-_START_SECONDS = 30.0
-#: On top of a job's stop timeout: after that a supervisor that was asked to stop is killed.
-_EXTRA_STOP_SECONDS = 15.0
-_POLL_SECONDS = 0.05
-_LOG_PIECE_BYTES = 1 << 16
 
-
-class Local(Platform):
+class Local(SupervisedPlatform):
     """Tasks are processes of this machine."""
 
     name = "local"
     description = "processes on this machine"
-
-    def __init__(self, options: Any) -> None:
-        super().__init__(options)
-        # Kept so that they are reaped, and so that an attached run's pipe stays open as long as this process lives.
-        self._supervisors: dict[str, subprocess.Popen[bytes]] = {}
 
     def plan(self, job: Job) -> Plan:
         """Return one agent per task."""
@@ -62,79 +48,27 @@ class Local(Platform):
             notes=tuple(notes),
         )
 
-    def submit(self, plan: Plan, folder: RunFolder, *, attached: bool) -> None:
-        """Write the plan's files and start the supervisor, which starts the plan's commands."""
-        for file in plan.files:
-            folder.write(file.name, file.content)
-        command = [sys.executable, "-P", "-m", "gridflow.platforms.local_supervisor", str(folder.path)]
-        with folder.supervisor_log.open("wb") as log:
-            process = subprocess.Popen(
-                [*command, *(["--attached"] if attached else [])],
-                stdin=subprocess.PIPE if attached else subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self._supervisors[folder.run] = process
-        deadline = time.monotonic() + _START_SECONDS
-        while True:
-            # Asked first: it may have reported, and even ended the run, before it went.
-            is_gone = process.poll() is not None
-            if self._supervisor_event(folder) is not None:
-                return
-            if is_gone or time.monotonic() > deadline:
-                process.kill()
-                folder.append_event("run", state=RunState.FAILED, reason="the run's supervisor did not start")
-                said = folder.supervisor_log.read_text(errors="replace").strip()
-                raise PlatformError(f"the run's supervisor did not start: {said[-2000:] or 'it said nothing'}")
-            time.sleep(_POLL_SECONDS / 5)
+    def check_program(self, job: Job) -> None:
+        """Look for a module where Python would, without importing anything."""
+        if job.program.kind != "module":
+            return
+        own = [path for path in job.env.get("PYTHONPATH", "").split(os.pathsep) if path]
+        paths: list[str] | None = [job.folder, *own, *sys.path]
+        name = ""
+        for part in job.program.target.split("."):
+            name = f"{name}.{part}" if name else part
+            spec = PathFinder.find_spec(name, paths) if paths is not None else None
+            if spec is None:
+                raise JobError(
+                    f"there is no module {name!r}",
+                    hint=f"it is looked for in {job.folder}, on PYTHONPATH and among the installed packages",
+                )
+            paths = None if spec.submodule_search_locations is None else list(spec.submodule_search_locations)
 
-    def status(self, folder: RunFolder) -> RunStatus:
-        """Replay the supervisor's events; where it was killed, end what is left and say so."""
-        status = self._replay(folder)
-        if status.state.is_ended or self._is_supervised(folder):
-            return status
-        # It may have ended the run, and then itself, between the two looks.
-        status = self._replay(folder)
-        if status.state.is_ended or self._is_being_submitted(folder, status):
-            return status
-        processes.kill_marked(f"{identity.RUN}={folder.run}")
-        folder.append_event("run", state=RunState.FAILED, reason="the run's supervisor process was killed")
-        return self._replay(folder)
-
-    def logs(self, folder: RunFolder, task: str, *, follow: bool) -> Iterator[str]:
-        """Read the task's log file."""
-        folder.job.group_of(task)
-        path = folder.log_file(task)
-        position = 0
-        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        while True:
-            # Asked first, so that nothing written before the end is missed.
-            is_last = not follow or self.status(folder).state.is_ended
-            if path.exists():
-                with path.open("rb") as file:
-                    file.seek(position)
-                    while content := file.read(_LOG_PIECE_BYTES):
-                        yield decoder.decode(content)
-                    position = file.tell()
-            if is_last:
-                yield decoder.decode(b"", final=True)
-                return
-            time.sleep(_POLL_SECONDS * 4)
-
-    def cancel(self, folder: RunFolder) -> None:
-        """Ask the supervisor to stop the run; where it does not, end everything by force."""
-        deadline = time.monotonic() + folder.job.timeouts.stop_seconds + _EXTRA_STOP_SECONDS
-        asked = False
-        while not self.status(folder).state.is_ended:
-            pid = self._supervisor_pid(folder)
-            if pid is not None and not asked:
-                processes.send_signal(pid, signal.SIGTERM)
-                asked = True
-            elif pid is not None and time.monotonic() > deadline:
-                processes.send_signal(pid, signal.SIGKILL)
-            time.sleep(_POLL_SECONDS)
-        self._reap(folder)
+    def crew(self, folder: RunFolder) -> Crew:
+        """Return the processes of a run."""
+        commands = self.plan(folder.job).commands
+        return _Processes(folder, {command.task: command for command in commands})
 
     def check(self) -> list[Finding]:
         """Look for Linux's process descriptors and a TensorFlow."""
@@ -148,32 +82,71 @@ class Local(Platform):
             Finding("tensorflow", has_tensorflow, "installed" if has_tensorflow else "pip install tensorflow"),
         ]
 
-    def _replay(self, folder: RunFolder) -> RunStatus:
-        status = replay(folder.run, self.name, folder.job.tasks, folder.events())
-        if status.state.is_ended:
-            self._reap(folder)
-        return status
 
-    def _reap(self, folder: RunFolder) -> None:
-        process = self._supervisors.pop(folder.run, None)
-        if process is not None:
-            if process.stdin:
-                process.stdin.close()
-            process.wait(timeout=_EXTRA_STOP_SECONDS)
+class _Processes(Crew):
+    """One agent process per task, each in a session of its own."""
 
-    def _supervisor_pid(self, folder: RunFolder) -> int | None:
-        """Return the supervisor's pid if it lives."""
-        event = self._supervisor_event(folder) or {}
-        pid: int | None = event.get("pid")
-        return pid if pid is not None and processes.start_time(pid) == event["start_time"] else None
+    def __init__(self, folder: RunFolder, commands: Mapping[str, Command]) -> None:
+        self._folder = folder
+        self._commands = commands
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
 
-    def _supervisor_event(self, folder: RunFolder) -> dict[str, Any] | None:
-        """Return what the supervisor wrote first, with its pid; None where it has not yet."""
-        return next((event for event in folder.events() if event.get("event") == "supervisor"), None)
+    async def open(self, watcher: Watcher) -> None:
+        """Become the parent of whatever the agents lose."""
+        await super().open(watcher)
+        processes.adopt_orphans()
 
-    def _is_supervised(self, folder: RunFolder) -> bool:
-        return self._supervisor_pid(folder) is not None
+    def start(self, task: str, environment: Mapping[str, str]) -> None:
+        """Start an agent; the kernel tells when it ends."""
+        command = self._commands[task]
+        with self._folder.log_file(task).open("ab") as log:
+            process = subprocess.Popen(
+                command.argv,
+                env={**os.environ, **command.environment, **environment, identity.PARENT_PID: str(os.getpid())},
+                cwd=self._folder.job.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._running[task] = process
+        exit_fd = os.pidfd_open(process.pid)
+        loop = asyncio.get_running_loop()
 
-    def _is_being_submitted(self, folder: RunFolder, status: RunStatus) -> bool:
-        """Say whether the supervisor may still be on its way."""
-        return status.state is RunState.PENDING and time.time() - folder.record()["created"] < _START_SECONDS
+        def ended() -> None:
+            loop.remove_reader(exit_fd)
+            os.close(exit_fd)
+            del self._running[task]
+            self.watcher.agent_ended(task, process.wait())
+
+        loop.add_reader(exit_fd, ended)
+        self.watcher.agent_started(task, socket.gethostname())
+
+    def terminate(self, task: str) -> None:
+        """Send SIGTERM."""
+        self._signal(task, signal.SIGTERM)
+
+    def kill(self, task: str) -> None:
+        """Send SIGKILL."""
+        self._signal(task, signal.SIGKILL)
+
+    def _signal(self, task: str, number: int) -> None:
+        if task in self._running:
+            processes.send_signal(self._running[task].pid, number)
+
+    def sweep(self, task: str) -> None:
+        """Kill what carries the task's marks, and whatever came to this process when its parent died."""
+        processes.kill_marked(f"{identity.RUN}={self._folder.run}", f"{identity.TASK}={task}")
+        processes.kill_children(self._pids())
+
+    def tend(self) -> None:
+        """Bury adopted processes."""
+        processes.reap_adopted(self._pids())
+
+    async def close(self) -> None:
+        """Kill all that is left of the run."""
+        processes.kill_marked(f"{identity.RUN}={self._folder.run}")
+        processes.kill_children()
+
+    def _pids(self) -> set[int]:
+        return {process.pid for process in self._running.values()}

@@ -5,16 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
-from gridflow.job import Job
+from gridflow.gpu.variables import GRANT, NO_DEVICE, VISIBLE
+from gridflow.job import SERVICE_GROUPS, Job
 from gridflow.rendezvous.roster import Roster
 from gridflow.store import RunFolder
 from gridflow.task import tf_config
 
 CHECKPOINT_DIR = "GRIDFLOW_CHECKPOINT_DIR"
 LOG_DIR = "GRIDFLOW_LOG_DIR"
-#: Groups that must not see a GPU: TensorFlow would take all of its memory.
-_BLIND_GROUPS = ("ps", "data", "tensorboard")
-
 # -P keeps the working folder off the path, so that a user's `socket.py` does not break the runner; the runner then
 # sets the path as Python itself would for the program.
 _RUNNER = ("-P", "-m", "gridflow.task.program")
@@ -60,8 +58,9 @@ def program_environment(job: Job, folder: RunFolder, roster: Roster, task: str) 
     return {
         "PYTHONUNBUFFERED": "1",
         **_thread_limits(job, task),
-        **_gpu_limits(task),
+        **_no_gpus(job, task),
         **job.env,
+        **_no_gpus_ever(task),
         **tf_config.environment(roster, task),
         CHECKPOINT_DIR: checkpoint_dir(job, folder),
         LOG_DIR: log_dir(job, folder),
@@ -76,5 +75,12 @@ def _thread_limits(job: Job, task: str) -> Mapping[str, str]:
     return {"TF_NUM_INTRAOP_THREADS": threads, "TF_NUM_INTEROP_THREADS": threads, "OMP_NUM_THREADS": threads}
 
 
-def _gpu_limits(task: str) -> Mapping[str, str]:
-    return {"CUDA_VISIBLE_DEVICES": "-1"} if task.partition("/")[0] in _BLIND_GROUPS else {}
+def _no_gpus(job: Job, task: str) -> Mapping[str, str]:
+    """Hide all GPUs from a task that claims none: TensorFlow would take all memory of each that it sees."""
+    # The variables of a grant are the agent's to add; one that this run was started with is not for its tasks.
+    return {GRANT: ""} if job.group_of(task).resources.gpus else {GRANT: "", VISIBLE: NO_DEVICE}
+
+
+def _no_gpus_ever(task: str) -> Mapping[str, str]:
+    """Hide all GPUs from a service, even if the job shows its programs some."""
+    return {VISIBLE: NO_DEVICE} if task.partition("/")[0] in SERVICE_GROUPS else {}

@@ -12,6 +12,8 @@ RUN = "GRIDFLOW_RUN"
 TASK = "GRIDFLOW_TASK"
 RUN_DIR = "GRIDFLOW_RUN_DIR"
 RESTART = "GRIDFLOW_RESTART"
+#: How often all tasks were started before, where that is more than the restarts: ports may be drawn anew.
+ATTEMPT = "GRIDFLOW_ATTEMPT"
 #: Where the tasks meet: `host:port` of the run's server.
 RENDEZVOUS = "GRIDFLOW_RENDEZVOUS"
 #: The name under which the other tasks reach this one.
@@ -20,6 +22,8 @@ HOST = "GRIDFLOW_HOST"
 PORT = "GRIDFLOW_PORT"
 #: The process that an agent, or a program, must not outlive; without it an agent goes by who its parent is.
 PARENT_PID = "GRIDFLOW_PARENT_PID"
+#: The GPUs, by index or UUID, that the platform has chosen for the task; without it the task's host chooses.
+DEVICES = "GRIDFLOW_DEVICES"
 #: The file descriptor on which a program's runner reports.
 REPORT_FD = "GRIDFLOW_REPORT_FD"
 
@@ -35,6 +39,7 @@ class TaskIdentity:
     host: str
     port: int | None
     restart: int
+    devices: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> TaskIdentity:
@@ -50,4 +55,5 @@ class TaskIdentity:
             host=environ[HOST],
             port=int(environ[PORT]) if environ.get(PORT) else None,
             restart=int(environ.get(RESTART, "0")),
+            devices=tuple(filter(None, environ.get(DEVICES, "").split(","))),
         )

@@ -155,9 +155,21 @@ def _build_from_local_batch(trainer_module: Any) -> Callable[..., None]:
         strategy = self._distribute_strategy
         if strategy is not None:
             local = _Instead(strategy, **{_AVERAGE: functools.partial(_local_part, trainer_module, strategy)})
-            original(_Instead(self, distribute_strategy=local), *args, **kwargs)
+            with _peeking():
+                original(_Instead(self, distribute_strategy=local), *args, **kwargs)
 
     return _maybe_symbolic_build
+
+
+@contextmanager
+def _peeking() -> Iterator[None]:
+    """Let a feed give the batch that is only looked at once more; where nobody has opened one, nothing is loaded."""
+    reading = sys.modules.get("gridflow.feed.reading")
+    if reading is None:
+        yield
+    else:
+        with reading.peeking():
+            yield
 
 
 class _Instead:

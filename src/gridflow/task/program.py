@@ -6,9 +6,9 @@
                                     command ./train.sh
                                     server | data
 
-It dies with the agent, corrects Keras where that is needed, speeds up TensorFlow's import, and tells the agent of an
-exception the moment it is raised: by the time TensorFlow has torn itself down, other tasks have failed for want of
-this one.
+It dies with the agent, corrects Keras where that is needed, speeds up TensorFlow's import, makes TensorFlow obey the
+task's grant, and tells the agent of an exception the moment it is raised: by the time TensorFlow has torn itself down,
+other tasks have failed for want of this one.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ import runpy
 import sys
 import traceback
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from gridflow import processes
+from gridflow.gpu.variables import GRANT, LIMITS
 from gridflow.task import keras_multiworker
 from gridflow.task.identity import PARENT_PID, REPORT_FD
 from gridflow.task.importing import around_import, collecting_rarely
@@ -128,6 +130,17 @@ def _run(kind: str, target: str, arguments: Sequence[str]) -> None:
     RUNNERS[kind](target, arguments)
 
 
+@contextmanager
+def _importing_tensorflow() -> Iterator[None]:
+    with collecting_rarely():
+        yield
+    if os.environ.get(GRANT) and os.environ.get(LIMITS) != "off":
+        from gridflow.gpu.grants import Grant
+        from gridflow.gpu.limits import apply
+
+        apply(Grant.read(os.environ))
+
+
 def main(argv: Sequence[str]) -> int:
     """Run what the arguments name and report an exception that nobody caught."""
     kind, target, *arguments = [*argv, ""] if len(argv) == 1 else argv
@@ -135,11 +148,12 @@ def main(argv: Sequence[str]) -> int:
     os.set_inheritable(report_fd, False)
     processes.die_with_parent(int(os.environ.pop(PARENT_PID)))
     keras_multiworker.install(os.environ)
-    around_import("tensorflow", collecting_rarely)
+    around_import("tensorflow", _importing_tensorflow)
     try:
         _run(kind, target, arguments)
     except SystemExit as stop:
         if stop.code:
+            sys.last_value = stop
             _tell(f"exit code {stop.code}" if isinstance(stop.code, int) else str(stop.code), report_fd)
         raise
     except Exception as error:  # noqa: BLE001 - the root of the program
@@ -153,6 +167,8 @@ def _report(error: Exception, report_fd: int) -> None:
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
         frames = frames.tb_next
+    # As Python would: what runs at the interpreter's end can see that the program has failed.
+    sys.last_value = error
     sys.excepthook(type(error), error.with_traceback(frames), frames)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,7 +1,10 @@
-"""The process that watches over one run on this machine. All decisions are the gang's; this performs them.
+"""Who watches over one run. All decisions are the gang's, all means the crew's; this brings them together.
 
-agents' exits and messages, signals, the launcher's pipe, the clock ─▶ inbox ─▶ Gang ─▶ Launch, Stop, Finish
-                                                                        └▶ events.jsonl
+agents' ends and messages, signals, the launcher's pipe, requests to cancel, the clock
+    ─▶ inbox ─▶ Gang ─▶ Launch, Stop, Finish ─▶ Crew
+        └▶ events.jsonl
+
+It is a process of its own, or, where the means belong to a process (a Spark session), a thread of that one.
 """
 
 from __future__ import annotations
@@ -9,19 +12,19 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gridflow import processes
-from gridflow.errors import GridflowError
+from gridflow.errors import GridflowError, PlatformError
 from gridflow.gang import Finish, Gang, Instruction, Launch, Stop
-from gridflow.platforms.local import Local
+from gridflow.platforms.base import load_platform
+from gridflow.platforms.crew import Crew
+from gridflow.platforms.supervised import SupervisedPlatform
 from gridflow.rendezvous.roster import Address, Roster
 from gridflow.rendezvous.server import Server
 from gridflow.state import Exit, RunState, TaskState
@@ -38,12 +41,10 @@ _LAST_WORD_SECONDS = 2.0
 
 
 class _Agent:
-    """One agent process, and what is known of it."""
+    """What is known of one task's agent."""
 
-    def __init__(self, task: str, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, task: str) -> None:
         self.task = task
-        self.process = process
-        self.exit_fd = os.pidfd_open(process.pid)
         self.last_word: dict[str, Any] | None = None
         self.error = ""
         self.stop_reason = ""
@@ -54,29 +55,44 @@ class _Agent:
 class Supervisor:
     """One run, from its first task to its last."""
 
-    def __init__(self, folder: RunFolder, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, folder: RunFolder, crew: Crew, *, environment: dict[str, str] | None = None) -> None:
         self._folder = folder
-        self._loop = loop
+        self._crew = crew
+        #: Variables of every task, besides those that say who it is.
+        self._environment = environment or {}
         self._job = folder.job
         self._secret = folder.secret()
-        self._gang = Gang(self._job)
-        self._commands = {command.task: command for command in Local({}).plan(self._job).commands}
+        self._gang = Gang(self._job, crew.why_missing)
         self._inbox: asyncio.Queue[Callable[[], list[Instruction]]] = asyncio.Queue()
         self._agents: dict[str, _Agent] = {}
         self._server: Server | None = None
         self._server_address: Address | None = None
         self._roster = Roster(self._job.tasks)
         self._finish: Finish | None = None
+        self._is_cancelled = False
         self._last_tick = time.monotonic()
 
-    async def run(self, *, attached: bool) -> None:
+    async def run(self, *, attached: bool = False, is_thread: bool = False) -> None:
         """Run all tasks until the gang has finished."""
-        self._folder.append_event("supervisor", pid=os.getpid(), start_time=processes.start_time(os.getpid()))
+        self._loop = asyncio.get_running_loop()
+        pid = os.getpid()
+        self._folder.append_event("supervisor", pid=pid, start_time=processes.start_time(pid), is_thread=is_thread)
+        try:
+            await self._crew.open(self)
+        except PlatformError as error:
+            self._folder.append_event("refused", reason=error.message, hint=error.hint)
+            self._folder.append_event("run", state=RunState.FAILED, reason=error.message)
+            return
         self._folder.append_event("run", state=RunState.RUNNING)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self._post, self._cancelled, "it was cancelled")
+        if not is_thread:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._loop.add_signal_handler(number, self._post, self._cancelled, "it was cancelled")
         if attached:
             self._watch_launcher()
+        finish = await self._run_to_end()
+        self._folder.append_event("run", state=finish.state, reason=finish.reason, task=finish.task)
+
+    async def _run_to_end(self) -> Finish:
         try:
             await self._perform(self._gang.start(time.monotonic()))
             while self._finish is None:
@@ -85,13 +101,11 @@ class Supervisor:
                 except TimeoutError:
                     take = self._tick
                 await self._perform(take())
+            return self._finish
         finally:
             if self._server:
                 await self._server.stop()
-            processes.kill_marked(f"{identity.RUN}={self._folder.run}")
-            processes.kill_children()
-        finish = self._finish
-        self._folder.append_event("run", state=finish.state, reason=finish.reason, task=finish.task)
+            await self._crew.close()
 
     def _post(self, take: Callable[..., list[Instruction]], *arguments: Any) -> None:
         self._inbox.put_nowait(partial(take, *arguments))
@@ -107,21 +121,33 @@ class Supervisor:
 
     # What is seen
 
+    def agent_started(self, task: str, host: str) -> None:
+        """Note where a task's agent runs."""
+        self._task_event(task, TaskState.STARTING, host=host, restarts=self._gang.restarts_of(task))
+
+    def agent_ended(self, task: str, returncode: int | None, how: str = "") -> None:
+        """Take the end of a task's agent, and so of its task."""
+        if task in self._agents:
+            self._post(self._ended, self._agents[task], returncode, how)
+
     def _cancelled(self, reason: str) -> list[Instruction]:
+        self._is_cancelled = True
         return self._gang.cancel(reason, time.monotonic())
 
     def _heard(self, roster: Roster, task: str, message: dict[str, Any]) -> list[Instruction]:
-        """Take a message of an agent; whether it is gone is seen by its process, not by its connection."""
+        """Take a message of an agent; whether it is gone is seen by the crew, not by its connection."""
         agent, now = self._agents.get(task), time.monotonic()
         if agent is None or roster is not self._roster:  # of an earlier attempt
             return []
         match message["type"]:
             case "join":
                 self._gang.joined(task)
+            case "held":
+                self._task_event(task, TaskState.HELD, reason=message["reason"])
             case "running":
                 self._task_event(task, TaskState.RUNNING)
                 if task.startswith("tensorboard/"):
-                    self._folder.append_event("tensorboard", url=f"http://127.0.0.1:{self._roster[task].port}/")
+                    self._folder.append_event("tensorboard", url=f"http://{self._roster[task]}/")
             case "error":
                 agent.error = message["error"]
                 return self._gang.failing(task, agent.error, now, was_killed=message.get("signal") == "SIGKILL")
@@ -132,32 +158,35 @@ class Supervisor:
                     return self._gang.failing(task, str(exit_), now)
         return []
 
-    def _agent_ended(self, agent: _Agent, waited: float = 0.0) -> list[Instruction]:
-        """Take the end of an agent's process, and so of its task."""
-        returncode = agent.process.wait()
-        if returncode >= 0 and agent.last_word is None and waited < _LAST_WORD_SECONDS:
+    def _ended(self, agent: _Agent, returncode: int | None, how: str, waited: float = 0.0) -> list[Instruction]:
+        is_clean = returncode is not None and returncode >= 0
+        if is_clean and agent.last_word is None and waited < _LAST_WORD_SECONDS:
             # It said how the program ended before it went, but that is still on its way through the server.
-            self._loop.call_later(0.02, self._post, self._agent_ended, agent, waited + 0.02)
+            self._loop.call_later(0.02, self._post, self._ended, agent, returncode, how, waited + 0.02)
             return []
-        os.close(agent.exit_fd)
+        if self._agents.get(agent.task) is not agent:
+            return []
         del self._agents[agent.task]
         self._roster.leave(agent.task)
         if returncode != 0:
             # It could not clean up after itself.
-            marks = f"{identity.RUN}={self._folder.run}", f"{identity.TASK}={agent.task}"
-            processes.kill_marked(*marks)
-            processes.kill_children(self._agent_pids())
+            self._crew.sweep(agent.task)
         word = agent.last_word or {}
-        exit_ = Exit(word.get("exit_code"), word.get("signal")) if word else Exit.from_returncode(returncode)
-        how = self._how(agent, exit_)
+        if returncode is None:
+            # Even if the program ended well: its output and its result may be lost with its host.
+            exit_ = Exit()
+        else:
+            exit_ = Exit(word.get("exit_code"), word.get("signal")) if word else Exit.from_returncode(returncode)
+            how = self._how(agent, exit_)
         instructions = self._gang.ended(
-            agent.task, exit_, time.monotonic(), how=how, port_taken=bool(word.get("port_taken"))
+            agent.task,
+            exit_,
+            time.monotonic(),
+            how=how,
+            port_taken=bool(word.get("port_taken")),
+            is_host_lost=returncode is None,
         )
-        state = self._gang.states[agent.task]
-        if not state.is_ended:  # it comes back alone
-            state = TaskState.FAILED
-        reasons = {TaskState.SUCCEEDED: "", TaskState.STOPPED: agent.stop_reason}
-        reason = reasons.get(state, how)
+        state, reason = self._gang.outcome(agent.task, how, agent.stop_reason)
         self._task_event(agent.task, state, exit_code=exit_.code, signal=exit_.signal, reason=reason)
         return instructions
 
@@ -177,19 +206,19 @@ class Supervisor:
         for task in self._roster.lost(now):
             if task in self._agents and self._agents[task].kill_at is None:
                 self._agents[task].error = f"nothing was heard of its agent for {self._roster.lease_seconds:g} s"
-                self._kill(self._agents[task])
+                self._crew.kill(task)
         for agent in self._agents.values():
             if agent.hurry_at is not None and now >= agent.hurry_at:
                 agent.hurry_at = None
                 # Asked twice, an agent kills its program.
-                processes.send_signal(agent.process.pid, signal.SIGTERM)
+                self._crew.terminate(agent.task)
             if agent.kill_at is not None and now >= agent.kill_at:
-                self._kill(agent)
-        processes.reap_adopted(self._agent_pids())
+                self._crew.kill(agent.task)
+        self._crew.tend()
+        cancel_reason = self._folder.cancel_reason
+        if cancel_reason is not None and not self._is_cancelled:
+            return self._cancelled(cancel_reason)
         return self._gang.tick(now)
-
-    def _agent_pids(self) -> set[int]:
-        return {agent.process.pid for agent in self._agents.values()}
 
     # What is done
 
@@ -209,10 +238,12 @@ class Supervisor:
             ports = {task: self._roster[task].port for task in launch.tasks}
         else:
             await self._renew_server()
-        if launch.reason and not launch.keep_address:
-            self._folder.append_event("restart", restart=self._gang.restarts, reason=launch.reason)
+            if launch.reason:
+                self._folder.append_event("restart", restart=self._gang.restarts, reason=launch.reason)
+            await self._crew.begin()
         for task in launch.tasks:
-            self._start_agent(task, ports.get(task))
+            self._agents[task] = _Agent(task)
+            self._crew.start(task, self._variables(task, ports.get(task)))
 
     async def _renew_server(self) -> None:
         """Open a fresh roster: nobody of an earlier attempt is on it."""
@@ -220,38 +251,19 @@ class Supervisor:
             await self._server.stop()
         self._roster = Roster(self._job.tasks)
         self._server = Server(self._roster, self._secret, partial(self._post, self._heard, self._roster))
-        self._server_address = await self._server.start()
+        listening = await self._server.start(self._crew.bind_host)
+        self._server_address = Address(self._crew.host, listening.port)
 
-    def _start_agent(self, task: str, port: int | None) -> None:
-        command = self._commands[task]
-        environment = {
-            **os.environ,
-            **command.environment,
+    def _variables(self, task: str, port: int | None) -> dict[str, str]:
+        return {
+            **self._environment,
             identity.RUN: self._folder.run,
             identity.RUN_DIR: str(self._folder.path),
+            identity.TASK: task,
             identity.RENDEZVOUS: str(self._server_address),
             identity.RESTART: str(self._gang.restarts_of(task)),
             identity.PORT: str(port or ""),
-            identity.PARENT_PID: str(os.getpid()),
         }
-        self._task_event(task, TaskState.STARTING, host=socket.gethostname(), restarts=self._gang.restarts_of(task))
-        with self._folder.log_file(task).open("ab") as log:
-            process = subprocess.Popen(
-                command.argv,
-                env=environment,
-                cwd=self._job.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        agent = self._agents[task] = _Agent(task, process)
-
-        def ended() -> None:
-            self._loop.remove_reader(agent.exit_fd)
-            self._post(self._agent_ended, agent)
-
-        self._loop.add_reader(agent.exit_fd, ended)
 
     def _stop(self, stop: Stop) -> None:
         for task in stop.tasks:
@@ -263,25 +275,19 @@ class Supervisor:
                 agent.stop_reason = stop.reason
                 agent.hurry_at = time.monotonic() + grace
                 agent.kill_at = agent.hurry_at + _EXTRA_STOP_SECONDS
-                processes.send_signal(agent.process.pid, signal.SIGTERM)
-
-    def _kill(self, agent: _Agent) -> None:
-        processes.send_signal(agent.process.pid, signal.SIGKILL)
+                self._crew.terminate(task)
 
     def _task_event(self, task: str, state: TaskState, **fields: Any) -> None:
         self._folder.append_event("task", task=task, state=state, **fields)
 
 
-async def _main(folder: RunFolder, *, attached: bool) -> None:
-    await Supervisor(folder, asyncio.get_running_loop()).run(attached=attached)
-
-
 def main(argv: Sequence[str]) -> int:
     """Watch over the run in the folder that is named."""
     folder = RunFolder(Path(argv[0]))
-    processes.adopt_orphans()
     try:
-        asyncio.run(_main(folder, attached="--attached" in argv))
+        record = folder.record()
+        platform = cast(SupervisedPlatform, load_platform(record["platform"], record["options"]))
+        asyncio.run(Supervisor(folder, platform.crew(folder)).run(attached="--attached" in argv))
     except (GridflowError, OSError) as error:
         folder.append_event("run", state=RunState.FAILED, reason=f"the run's supervisor failed: {error}")
         raise
