@@ -5,8 +5,9 @@ from __future__ import annotations
 import pickle
 import socket
 import struct
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 
 import pytest
 
@@ -27,6 +28,15 @@ def free_ports(count: int) -> list[int]:
     raise AssertionError("no port is free")
 
 
+@contextmanager
+def serving(count: int) -> Iterator[tuple[Server, ServerAddress]]:
+    server = Server(count)
+    try:
+        yield server, server.start("127.0.0.1")
+    finally:
+        server.stop()
+
+
 def test_reservations_are_done_when_all_are_there() -> None:
     reservations = Reservations(2)
     assert not reservations.done()
@@ -45,35 +55,27 @@ def test_nodes_that_are_started_again_void_what_they_said_before() -> None:
 
 
 def test_server_takes_reservations_and_the_wish_to_stop() -> None:
-    server = Server(1)
-    address = server.start("127.0.0.1")
-    client = Client(address)
-    assert client.register({"node": 1}) == "OK"
-    assert client.get_reservations() == [{"node": 1}]
-    assert client.await_reservations() == [{"node": 1}]
-    assert not server.done
-    assert client.request_stop() == "OK"
-    assert server.done
-    client.close()
-    server.stop()
+    with serving(1) as (server, address), closing(Client(address)) as client:
+        assert client.register({"node": 1}) == "OK"
+        assert client.get_reservations() == [{"node": 1}]
+        assert client.await_reservations() == [{"node": 1}]
+        assert not server.done
+        assert client.request_stop() == "OK"
+        assert server.done
 
 
 def test_clients_wait_for_each_other() -> None:
-    server = Server(4)
-    address = pickle.loads(pickle.dumps(server.start("127.0.0.1")))
-    assert isinstance(address, ServerAddress)
+    with serving(4) as (server, sent), ThreadPoolExecutor(4) as pool:
+        address = pickle.loads(pickle.dumps(sent))
+        assert isinstance(address, ServerAddress)
 
-    def reserve(number: int) -> int:
-        client = Client(address)
-        client.register({"node": number})
-        found = len(client.await_reservations())
-        client.close()
-        return found
+        def reserve(number: int) -> int:
+            with closing(Client(address)) as client:
+                client.register({"node": number})
+                return len(client.await_reservations())
 
-    with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(reserve, range(4))) == [4, 4, 4, 4]
-    assert sorted(each["node"] for each in server.await_reservations(None)) == [0, 1, 2, 3]
-    server.stop()
+        assert sorted(each["node"] for each in server.await_reservations(None)) == [0, 1, 2, 3]
 
 
 def test_server_says_who_is_missing() -> None:
@@ -108,20 +110,17 @@ def test_server_takes_the_first_port_of_a_range_that_is_free(monkeypatch: pytest
 
 
 def test_strangers_are_not_listened_to() -> None:
-    server = Server(1)
-    host, port = address = server.start("127.0.0.1")
-    with pytest.raises(RendezvousError, match=r"is not known \(give what Server.start\(\) returned\)"):
-        Client((host, port))
-    assert "secret" not in repr(address)
-    with pytest.raises(RendezvousError):
-        Client(ServerAddress(host, port, b"x" * 32))
-    message = pickle.dumps({"type": "REG", "data": {"node": 1}})
-    with socket.create_connection(address) as stranger:
-        stranger.settimeout(20)
-        stranger.sendall(struct.pack(">I", len(message)) + message)
-        stranger.shutdown(socket.SHUT_WR)
-        with suppress(ConnectionResetError):
+    with serving(1) as (server, address):
+        host, port = address
+        with pytest.raises(RendezvousError, match=r"is not known \(give what Server.start\(\) returned\)"):
+            Client((host, port))
+        assert "secret" not in repr(address)
+        with pytest.raises(RendezvousError):
+            Client(ServerAddress(host, port, b"x" * 32))
+        message = pickle.dumps({"type": "REG", "data": {"node": 1}})
+        # The server may hang up at any point of what the stranger says.
+        with socket.create_connection(address, timeout=20) as stranger, suppress(ConnectionError):
+            stranger.sendall(struct.pack(">I", len(message)) + message)
             while stranger.recv(1024):
                 pass
-    assert server.reservations.remaining() == 1
-    server.stop()
+        assert server.reservations.remaining() == 1
