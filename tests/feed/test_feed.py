@@ -12,6 +12,7 @@ from tests.feed.parties import SECONDS, SECRET, Driver, numbers, read_numbers, r
 
 from gridflow.errors import DeadlineError, SchemaError, TaskFailedError, UsageError
 from gridflow.feed import sender
+from gridflow.feed.blocks import BytesBlock
 from gridflow.feed.feed import Feed, open_feed
 from gridflow.feed.reading import Remainder, peeking
 
@@ -393,6 +394,19 @@ def test_rows_that_are_python_objects_come_in_lists(driver: Driver) -> None:
         driver.coordinator.end_epoch(epoch, range(1))
     lists = [rows[:10], rows[10:20], rows[20:]]
     assert worker.result(SECONDS) == [20, 3, rows[23:], [], lists, None, True, []]
+
+
+def test_rows_that_are_bytes_arrive_as_they_were_sent_and_are_told_from_others(driver: Driver) -> None:
+    rows = [bytes([number]) * number for number in range(7)]
+    driver.coordinator.open("train", TASKS, epochs=1)
+    reads = [driver.read("train", task, lambda feed: list(map(bytes, feed.next_rows(100)))) for task in TASKS]
+    epoch = driver.coordinator.begin_epoch("train")
+    assert epoch is not None
+    sent = sender.send(iter([BytesBlock(rows[:5]), BytesBlock(rows[5:])]), driver.origin(epoch, 0))
+    assert (sent.rows, sent.bytes) == (7, sum(range(7)))
+    driver.coordinator.end_epoch(epoch, [0])
+    assert sorted(row for read in reads for row in read.result(SECONDS)) == rows
+    assert BytesBlock(rows).digest() not in (BytesBlock(rows[::-1]).digest(), BytesBlock(rows[1:]).digest())
 
 
 def test_columns_of_different_senders_must_agree(driver: Driver) -> None:

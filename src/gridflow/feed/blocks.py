@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, Literal, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -21,6 +21,8 @@ from gridflow.rendezvous.messages import Message
 
 BLOCK_BYTES = 2 << 20
 Form: TypeAlias = Literal["arrow", "rows"]
+#: Rows written down, or a list of rows that are bytes anyway.
+Encoded: TypeAlias = Bytes | list[bytes]
 Convert: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 _MAX_BLOCK_ROWS = 1 << 20
@@ -42,7 +44,7 @@ class Block(Protocol):
     def digest(self) -> int:
         """Return a number that other rows, or the same in another order, hardly have too."""
 
-    def encode(self, start: int, rows: int) -> Bytes:
+    def encode(self, start: int, rows: int) -> Encoded:
         """Write down some of the rows."""
 
     def columns(self) -> pa.Schema | None:
@@ -97,6 +99,34 @@ class RowsBlock:
     def encode(self, start: int, rows: int) -> Bytes:
         """Pickle some of the rows."""
         return pickle.dumps(self._rows[start : start + rows], pickle.HIGHEST_PROTOCOL)
+
+
+class BytesBlock:
+    """Rows that are large pieces of bytes, which are sent as they are: nobody copies them to write them down."""
+
+    def __init__(self, rows: list[bytes]) -> None:
+        self._rows = rows
+        self.rows = len(rows)
+        self.cost = max(sum(map(len, rows)), 1)
+
+    def schema(self) -> FeedSchema:
+        """Say that the rows have no columns."""
+        return FeedSchema(None)
+
+    def digest(self) -> int:
+        """Judge by a few rows."""
+        digest = 0
+        for at in _samples(self.rows):
+            digest = zlib.crc32(self._rows[at], digest)
+        return digest
+
+    def columns(self) -> pa.Schema | None:
+        """Say that the rows have no columns."""
+        return None
+
+    def encode(self, start: int, rows: int) -> Encoded:
+        """Give some of the rows."""
+        return self._rows[start : start + rows]
 
 
 def _samples(rows: int) -> tuple[int, ...]:
@@ -173,6 +203,15 @@ def decode_rows(content: Bytes) -> list[Any]:
     return rows
 
 
+def send_rows(link: Link, head: Message, content: Encoded) -> None:
+    """Send a message, and after it some rows of a block."""
+    if isinstance(content, list):
+        sizes = [len(row) for row in content]
+        link.send({**head, "size": sum(sizes), "row_sizes": sizes}, *content)
+    else:
+        link.send({**head, "size": len(content)}, content)
+
+
 def receive_content(link: Link, head: Message) -> pa.Buffer:
     """Receive the bytes that follow a message which tells their `size`."""
     content = pa.allocate_buffer(head["size"])
@@ -181,8 +220,18 @@ def receive_content(link: Link, head: Message) -> pa.Buffer:
     return content
 
 
-def decode(content: pa.Buffer, schema: FeedSchema) -> Any:
-    """Read the rows of a slice; Arrow columns lie where the slice does."""
+def receive_rows(link: Link, head: Message) -> pa.Buffer | list[pa.Buffer]:
+    """Receive what `send_rows` sent, after its message; rows that are bytes are not copied any more."""
+    content, sizes = receive_content(link, head), head.get("row_sizes")
+    if sizes is None:
+        return content
+    return [content.slice(end - size, size) for end, size in zip(accumulate(sizes), sizes, strict=True)]
+
+
+def decode(content: pa.Buffer | list[pa.Buffer], schema: FeedSchema) -> Any:
+    """Read the rows of a slice; Arrow columns, and rows that are bytes, lie where the slice does."""
+    if isinstance(content, list):
+        return content
     if schema.columns is None:
         return decode_rows(memoryview(content))
     return pa.ipc.read_record_batch(content, schema.columns)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from gridflow.errors import DeadlineError, RendezvousError, TaskFailedError
 from gridflow.feed.answers import decode_answer
-from gridflow.feed.blocks import Block, Convert, arrow_blocks, decode_rows, receive_content
+from gridflow.feed.blocks import Block, Convert, arrow_blocks, decode_rows, receive_content, send_rows
 from gridflow.feed.sender import Consumers, Desk, Origin, StoppedError
 from gridflow.rendezvous.links import Link
 from gridflow.rendezvous.messages import Message
@@ -160,12 +160,11 @@ class _Exchange:
         """Send the block that was asked for to the consumer that was named."""
         self._consumers.note(answer)
         [[lent.consumer, rows, cost, _]] = answer["slices"]
-        content = lent.block.encode(0, rows)
-        head = {"type": "loan", "sequence": lent.sequence, "rows": rows, "cost": cost, "size": len(content)}
+        head = {"type": "loan", "sequence": lent.sequence, "rows": rows, "cost": cost}
         idle = self._idle.get(lent.consumer)
         try:
             lent.link = idle.pop() if idle else self._consumers.connect(lent.consumer)
-            lent.link.send(head, content)
+            send_rows(lent.link, head, lent.block.encode(0, rows))
         except RendezvousError:
             self._lose(lent)
 

@@ -42,7 +42,7 @@ class Piece:
 class Loan:
     """A block that wants an answer."""
 
-    content: pa.Buffer
+    content: pa.Buffer | list[pa.Buffer]
     rows: int
     answer: bytes | memoryview | None = None
     is_abandoned: bool = False

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 
 from gridflow.errors import DeadlineError, GridflowError, RendezvousError, TaskFailedError, UsageError
-from gridflow.feed.blocks import receive_content
+from gridflow.feed.blocks import receive_rows
 from gridflow.feed.coordinator import NEWS_SECONDS
 from gridflow.feed.inbox import Inbox, Loan, Piece
 from gridflow.rendezvous.links import Link, LinkServer
@@ -137,13 +137,13 @@ class Receiver:
 
     def _take_slices(self, link: Link, number: int, partition: int) -> None:
         while (head := link.receive(_SILENCE_SECONDS)) is not None:
-            piece = Piece(receive_content(link, head), head["rows"], head["cost"])
+            piece = Piece(receive_rows(link, head), head["rows"], head["cost"])
             self.inbox.take_in(number, partition, head["sequence"], piece)
 
     def _take_loans(self, link: Link) -> None:
         """Take one block after another, each with its answer."""
         while (head := link.receive(_SILENCE_SECONDS)) is not None:
-            loan = Loan(receive_content(link, head), head["rows"])
+            loan = Loan(receive_rows(link, head), head["rows"])
             self.inbox.lend(loan)
             with suppress(GridflowError), self.inbox.changed:
                 self.inbox.wait(partial(self._is_settled, loan))

@@ -7,10 +7,10 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from gridflow.errors import RendezvousError, TaskFailedError
-from gridflow.feed.blocks import Block
+from gridflow.feed.blocks import Block, Encoded, send_rows
 from gridflow.feed.schema import FeedSchema
 from gridflow.feed.state import Epoch
 from gridflow.rendezvous.links import Link
@@ -221,9 +221,8 @@ class _Sender:
         start = 0
         for consumer, rows, cost, is_acknowledged in answer["slices"]:
             if not is_acknowledged:
-                content = asked.block.encode(start, rows)
-                head = {"sequence": asked.sequence, "rows": rows, "cost": cost, "size": len(content)}
-                self._carry(consumer, {"type": "slice", **head}, content)
+                head = {"type": "slice", "sequence": asked.sequence, "rows": rows, "cost": cost}
+                self._carry(consumer, head, asked.block.encode(start, rows))
             start += rows
         self._asked.popleft()
         return asked.block
@@ -233,11 +232,11 @@ class _Sender:
         self._consumers.note(asked.answer)
         return asked.answer
 
-    def _carry(self, consumer: str, head: Message, content: Any) -> None:
+    def _carry(self, consumer: str, head: Message, content: Encoded) -> None:
         """Bring a slice to its consumer, which takes slices of a partition in their order only."""
         for _ in range(_MAX_CONNECTS):
             try:
-                self._consumers.link(consumer).send(head, content)
+                send_rows(self._consumers.link(consumer), head, content)
                 return
             except RendezvousError as error:
                 lost = error

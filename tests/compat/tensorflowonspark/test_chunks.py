@@ -53,6 +53,14 @@ def test_blocks_hold_whole_chunks() -> None:
     assert list(chunk_blocks([])) == []
 
 
+def test_large_chunks_are_sent_as_they_are_and_small_ones_as_one_pickle() -> None:
+    large, small = chunk_blocks([bytes(70_000), bytes(80_000), b"x", b"y"])
+    assert large.encode(0, 2) == [bytes(70_000), bytes(80_000)]
+    encoded = small.encode(0, 2)
+    assert isinstance(encoded, bytes)
+    assert pickle.loads(encoded) == [b"x", b"y"]
+
+
 def test_first_blocks_are_small_so_that_slow_rows_are_not_waited_for() -> None:
     blocks = list(chunk_blocks([bytes(100)] * 100, first_bytes=200))
     assert [block.rows for block in blocks] == [2, 4, 8, 16, 32, 38]

@@ -58,6 +58,29 @@ def test_batch_reaches_over_chunks_and_epochs_until_the_queue_ends(driver: Drive
     queue.linger()
 
 
+def test_rows_in_large_chunks_are_taken_in_their_order_and_answered(driver: Driver) -> None:
+    large = [pickle.dumps([(number, bytes(40_000)) for number in range(start, start + 2)]) for start in (0, 2, 4)]
+    driver.coordinator.open("input", TASKS[:1])
+    driver.coordinator.open("input-1", TASKS[:1], kind="inference")
+    queue = queue_of(driver)
+    taken = driver.run(lambda: [[row[0] for row in queue.take(5)] for _ in range(3)])
+    epoch = driver.coordinator.begin_epoch("input")
+    assert epoch is not None
+    sender.send(chunk_blocks(large), driver.origin(epoch, 0))
+    driver.coordinator.end_epoch(epoch, [0])
+    driver.coordinator.finish("input")
+    asking = driver.coordinator.begin_epoch("input-1")
+    asked = driver.run(lambda: list(exchange_rows(chunk_blocks(large), driver.origin(asking, 0))))
+    assert taken.result(SECONDS) == [[0, 1, 2, 3, 4], [5], [0, 1, 2, 3, 4]]
+    queue.answer(["a", "b", "c", "d", "e"])
+    assert len(queue.take(5)) == 1
+    queue.answer(["f"])
+    assert asked.result(SECONDS) == ["a", "b", "c", "d", "e", "f"]
+    driver.coordinator.finish("input-1")
+    end(driver, "input-2", TASKS[:1])
+    assert queue.take(1) == []
+
+
 def test_inference_follows_training_in_the_same_queue(driver: Driver) -> None:
     driver.coordinator.open("input", TASKS[:1])
     driver.coordinator.open("input-1", TASKS[:1], kind="inference")

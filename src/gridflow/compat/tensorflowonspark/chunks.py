@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from gridflow.feed.blocks import BLOCK_BYTES, RowsBlock
+import pyarrow as pa
+
+from gridflow.feed.blocks import BLOCK_BYTES, Block, BytesBlock, RowsBlock
 from gridflow.feed.exchange import exchange_rows
 from gridflow.spark.feeding import Route
 
@@ -102,19 +104,19 @@ def leveled(chunks: Iterable[bytes]) -> Iterator[bytes]:
             yield from (pickle.dumps([row], pickle.HIGHEST_PROTOCOL) for row in unpickled(chunk))
 
 
-def unpickled(chunk: bytes) -> list[Any]:
+def unpickled(chunk: bytes | pa.Buffer) -> list[Any]:
     """Return a chunk's rows; it must have come over a link whose other side knows the run's secret."""
     # As Spark does it: what Java has pickled may hold strings of bytes.
     rows: list[Any] = pickle.loads(chunk, encoding="bytes")  # noqa: S301
     return rows
 
 
-def level_blocks(chunks: Iterable[bytes]) -> Iterator[RowsBlock]:
+def level_blocks(chunks: Iterable[bytes]) -> Iterator[Block]:
     """Put chunks together into blocks that tasks can share evenly; the first are small."""
     return chunk_blocks(leveled(chunks), first_bytes=_FIRST_BYTES)
 
 
-def chunk_blocks(chunks: Iterable[bytes], *, first_bytes: int = BLOCK_BYTES) -> Iterator[RowsBlock]:
+def chunk_blocks(chunks: Iterable[bytes], *, first_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
     """Put chunks together into blocks; the first has about `first_bytes`, and each may be twice the one before it.
 
     Tasks share a block, so small chunks and large ones do not come together.
@@ -124,9 +126,14 @@ def chunk_blocks(chunks: Iterable[bytes], *, first_bytes: int = BLOCK_BYTES) -> 
     for chunk in chunks:
         is_other = waiting and (len(chunk) < _WHOLE_BYTES) != (len(waiting[0]) < _WHOLE_BYTES)
         if waiting and (is_other or size + len(chunk) > limit):
-            yield RowsBlock(waiting, size)
+            yield _block(waiting, size)
             waiting, size, limit = [], 0, min(2 * limit, BLOCK_BYTES)
         waiting.append(chunk)
         size += len(chunk)
     if waiting:
-        yield RowsBlock(waiting, size)
+        yield _block(waiting, size)
+
+
+def _block(chunks: list[bytes], size: int) -> Block:
+    """Make a block of chunks; many small ones travel better as one pickle."""
+    return BytesBlock(chunks) if len(chunks[0]) >= _WHOLE_BYTES else RowsBlock(chunks, size)

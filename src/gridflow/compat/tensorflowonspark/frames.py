@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from gridflow.compat.tensorflowonspark.chunks import CHUNK_BYTES, RowSource, level_blocks
-from gridflow.feed.blocks import RowsBlock, even_batches
+from gridflow.feed.blocks import Block, even_batches
 from gridflow.spark.feeding import Route, Source, send_frame
 from gridflow.tensors import Array, is_list
 
@@ -83,7 +83,7 @@ class StreamedRows:
         return self._frame.writeStream.foreachBatch(lambda frame, number: send(source_of(frame), number))
 
 
-def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[RowsBlock]:
+def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[Block]:
     return level_blocks(column_chunks(batches))
 
 
@@ -132,7 +132,14 @@ def rows_of(names: list[str], columns: list[Any]) -> list[Row]:
 
 def _objects(column: Any) -> list[Any]:
     if isinstance(column, _Lists):
+        if isinstance(column.values, np.ndarray) and (length := _common_length(column.ends)):
+            return _objects(column.values.reshape(-1, length))
         values = _objects(column.values)
         return [values[start:end] for start, end in pairwise([0, *column.ends.tolist()])]
     objects: list[Any] = column.tolist() if isinstance(column, np.ndarray) else column
     return objects
+
+
+def _common_length(ends: Array) -> int:
+    """Return the length of lists that all have the same; 0 of others."""
+    return int(ends[0]) if len(ends) and (np.diff(ends) == ends[0]).all() else 0

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from gridflow.compat.tensorflowonspark.chunks import unpickled
 from gridflow.feed.feed import Feed
 from gridflow.feed.inbox import Loan
@@ -49,6 +51,7 @@ class InputQueue:
         self._open_feed = open_feed
         self._number = -1
         self._feed: Feed | None = None
+        self._chunks: deque[bytes | pa.Buffer] = deque()
         self._rows: list[Any] = []
         self._position = 0
         self._taking = threading.Lock()
@@ -90,6 +93,7 @@ class InputQueue:
     def terminate(self) -> None:
         """Want no more rows; others go on to get theirs."""
         with self._taking:
+            self._chunks.clear()
             self._hold([])
             if self.is_ended:
                 return
@@ -119,18 +123,24 @@ class InputQueue:
             feed = self._feed or self._open_next()
             if is_begun and feed.is_inference:
                 return False
-            rows = self._borrow(feed) if feed.is_inference else _unpickled(feed.next_rows(_CHUNKS, least=1))
+            rows = self._borrow(feed) if feed.is_inference else self._next_chunk(feed)
             if rows is not None:
                 self._hold(rows)
             elif feed.is_inference or feed.is_ended:
                 self._go_on(feed)
         return bool(self._rows)
 
+    def _next_chunk(self, feed: Feed) -> list[Any] | None:
+        """Unpickle one chunk only: the memory of the rows before it is still in the processor's cache."""
+        if not self._chunks:
+            self._chunks += feed.next_rows(_CHUNKS, least=1)
+        return unpickled(self._chunks.popleft()) if self._chunks else None
+
     def _borrow(self, feed: Feed) -> list[Any] | None:
         loan = feed.borrow()
         if loan is None:
             return None
-        rows = _unpickled(loan.items) or []
+        rows = [row for chunk in loan.items for row in unpickled(chunk)]
         with self._answering:
             self._borrowed.append(_Borrowed(loan, feed, len(rows)))
         return rows
@@ -145,10 +155,6 @@ class InputQueue:
         self.is_ended = feed.is_stopped or (feed.epoch == 0 and not feed.is_inference)
         feed.close()
         self._feed = None
-
-
-def _unpickled(chunks: Sequence[bytes]) -> list[Any] | None:
-    return [row for chunk in chunks for row in unpickled(chunk)] if chunks else None
 
 
 class OutputQueue:
