@@ -1,4 +1,4 @@
-// The Arrow C data interface, as its specification gives it, and buffers that can be handed over through it.
+// The Arrow C data and stream interfaces, as specified, and buffers that can be handed over through them.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +41,19 @@ struct ArrowArray {
 };
 }
 #endif  // ARROW_C_DATA_INTERFACE
+
+#ifndef ARROW_C_STREAM_INTERFACE
+#define ARROW_C_STREAM_INTERFACE
+extern "C" {
+struct ArrowArrayStream {
+    int (*get_schema)(struct ArrowArrayStream*, struct ArrowSchema* out);
+    int (*get_next)(struct ArrowArrayStream*, struct ArrowArray* out);
+    const char* (*get_last_error)(struct ArrowArrayStream*);
+    void (*release)(struct ArrowArrayStream*);
+    void* private_data;
+};
+}
+#endif  // ARROW_C_STREAM_INTERFACE
 
 namespace gridflow {
 

@@ -4,6 +4,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <cerrno>
 #include <map>
 
 #include "crc32c.h"
@@ -45,37 +46,57 @@ RecordType record_type_of(const std::string& name) {
     throw nb::value_error("no such record type");
 }
 
-// Owns a batch until its capsules are asked for.
-struct Batch {
-    ArrayParts parts;
-    bool is_taken = false;
+// A decoder's batches for Arrow: what it has decoded since the last one, and an end whenever there is nothing. A stream
+// gives its schema once; made anew for each batch, it would cost as much as decoding some hundred records.
+struct Batches {
+    nb::object owner;  // of the decoder
+    Decoder& decoder;
 
-    ~Batch() {
-        if (is_taken) return;
-        ArrowArray array;
-        make_array(std::move(parts), &array);
-        array.release(&array);
+    // Arrow asks for it first; later it would take rows with it.
+    static int get_schema(ArrowArrayStream* stream, ArrowSchema* out) {
+        return run(stream, [out](Decoder& decoder) {
+            if (decoder.rows()) return EINVAL;
+            ArrayParts nothing = decoder.take();
+            make_schema(nothing, out);
+            ArrowArray array;
+            make_array(std::move(nothing), &array);
+            array.release(&array);
+            return 0;
+        });
+    }
+    static int get_next(ArrowArrayStream* stream, ArrowArray* out) {
+        return run(stream, [out](Decoder& decoder) {
+            *out = {};
+            if (decoder.rows()) make_array(decoder.take(), out);
+            return 0;
+        });
+    }
+    static void release(ArrowArrayStream* stream) {
+        const nb::gil_scoped_acquire acquired;
+        delete static_cast<Batches*>(stream->private_data);
+        stream->release = nullptr;
+    }
+
+private:
+    template <class Work>
+    static int run(ArrowArrayStream* stream, Work work) {
+        try {
+            return work(static_cast<Batches*>(stream->private_data)->decoder);
+        } catch (const std::bad_alloc&) {
+            return ENOMEM;
+        }
     }
 };
 
-template <class Structure>
-nb::capsule capsule_of(Structure* structure, const char* name) {
-    return nb::capsule(structure, name, [](void* pointer) noexcept {
-        auto* owned = static_cast<Structure*>(pointer);
+nb::capsule export_batches(nb::handle decoder, nb::object /*requested_schema*/) {
+    auto* stream = new ArrowArrayStream{
+        Batches::get_schema, Batches::get_next, [](ArrowArrayStream*) -> const char* { return nullptr; },
+        Batches::release, new Batches{nb::borrow(decoder), nb::cast<Decoder&>(decoder)}};
+    return nb::capsule(stream, "arrow_array_stream", [](void* pointer) noexcept {
+        auto* owned = static_cast<ArrowArrayStream*>(pointer);
         if (owned->release) owned->release(owned);
         delete owned;
     });
-}
-
-nb::tuple export_batch(Batch& batch, nb::object /*requested_schema*/) {
-    if (batch.is_taken) throw nb::value_error("this batch has been taken");
-    auto* schema = new ArrowSchema;
-    make_schema(batch.parts, schema);
-    nb::capsule schema_capsule = capsule_of(schema, "arrow_schema");
-    auto* array = new ArrowArray;
-    batch.is_taken = true;
-    make_array(std::move(batch.parts), array);
-    return nb::make_tuple(schema_capsule, capsule_of(array, "arrow_array"));
 }
 
 // A view on memory of ours that Python fills; it must not be used after the next call.
@@ -165,9 +186,6 @@ NB_MODULE(_codec, module) {
         .value("BATCH", Decoder::State::kBatch)
         .value("END", Decoder::State::kEnd);
 
-    nb::class_<Batch>(module, "Batch")
-        .def("__arrow_c_array__", &export_batch, "requested_schema"_a = nb::none());
-
     nb::class_<Decoder> decoder(module, "Decoder");
     decoder
         .def("__init__",
@@ -178,11 +196,7 @@ NB_MODULE(_codec, module) {
              },
              "columns"_a, "record_type"_a, "batch_rows"_a, "batch_bytes"_a, "max_length"_a, "skip"_a, "check_crc"_a)
         .def("decode", &Decoder::decode, nb::call_guard<nb::gil_scoped_release>())
-        .def("take", [](Decoder& self) {
-            auto batch = std::make_unique<Batch>();
-            batch->parts = self.take();
-            return batch.release();
-        }, nb::rv_policy::take_ownership)
+        .def("__arrow_c_stream__", &export_batches, "requested_schema"_a = nb::none())
         .def_prop_ro("rows", &Decoder::rows);
     bind_stream<Decoder>(decoder);
 

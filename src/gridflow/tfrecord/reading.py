@@ -129,13 +129,6 @@ class _FileBatches:
     batch_size: int
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        first_row = 0
-        for batch in self._decode():
-            is_as_asked = batch.schema.equals(self.schema, check_metadata=True)
-            yield batch if is_as_asked else self._cast(batch, first_row)
-            first_row += batch.num_rows
-
-    def _decode(self) -> Iterator[pa.RecordBatch]:
         decoder = _codec.Decoder(
             [column.codec_tuple for column in self.columns],
             self.settings.record_type,
@@ -143,10 +136,20 @@ class _FileBatches:
             _BATCH_BYTES,
             **self.settings.framing,
         )
+        decoded = pa.RecordBatchReader.from_stream(decoder)
+        if decoded.schema.equals(self.schema, check_metadata=True):
+            yield from self._decode(decoder, decoded)
+            return
+        first_row = 0
+        for batch in self._decode(decoder, decoded):
+            yield self._cast(batch, first_row)
+            first_row += batch.num_rows
+
+    def _decode(self, decoder: _codec.Decoder, decoded: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         for _ in self.settings.pump(self.source, decoder, decoder.decode):
-            yield pa.record_batch(decoder.take())
+            yield decoded.read_next_batch()
         if decoder.rows:
-            yield pa.record_batch(decoder.take())
+            yield decoded.read_next_batch()
 
     def _cast(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
         arrays = []
