@@ -25,8 +25,8 @@ public:
     enum class Next { kRecord, kMore, kEnd };
 
     static constexpr uint64_t kMaxLength = (1ull << 31) - 32;
-    // Readable bytes behind the last one, so that decoders may load whole words, and see late that a record has ended.
-    static constexpr size_t kSlack = 128;
+    // Readable zeros behind the last byte, so that decoders may load whole words, and see late that a record has ended.
+    static constexpr size_t kSlack = 512;
 
     Framer(uint64_t max_length, bool skip, bool check_crc);
     ~Framer();

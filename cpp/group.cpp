@@ -62,6 +62,16 @@ struct Head {
     uint64_t words[kWords], lengths[kWords];
 };
 
+using Vector = uint64_t __attribute__((vector_size(16)));
+
+size_t head_vectors(const Expected& entry) { return head_words(entry) ? (head_size(entry) + 15) / 16 : 0; }
+
+inline Vector load_vector(const uint8_t* at) {
+    Vector vector;
+    std::memcpy(&vector, at, sizeof vector);
+    return vector;
+}
+
 // Two ways to put the bits of a varint together.
 struct Shift {
     static uint64_t join(uint64_t word, uint64_t bits) { return join_varint(word & bits); }
@@ -89,8 +99,6 @@ const bool kCanExtract = can_extract();
 template <size_t kWords, class Join>
 class Integer {
 public:
-    using Value = uint64_t;
-
     explicit Integer(const Expected& entry) : head_(entry) {
         for (size_t size = 1; size <= 8; ++size) {
             Sized& sized = sized_[size - 1];
@@ -99,19 +107,24 @@ public:
         }
     }
 
-    // Returns where the entry ends, or null if another one is there.
-    const uint8_t* read(const uint8_t* at, const uint8_t* end, size_t head_size, uint8_t* out) const {
+    // Reads the entry and goes behind it; false if another one is there.
+    bool read(const uint8_t*& at, const uint8_t* const* end, size_t head_size, uint8_t* out) const {
         const uint8_t* const number = at + head_size;
         const uint64_t word = load_word(number), stops = ~word & 0x8080808080808080ull;
-        if (__builtin_expect(!stops, 0)) return read_long(at, end, out);
+        if (__builtin_expect(!stops, 0)) {
+            const uint8_t* const behind = read_long(at, *end, out);
+            if (behind) at = behind;
+            return behind;
+        }
         const size_t more = static_cast<unsigned>(__builtin_ctzll(stops)) / 8;
         const Sized& sized = sized_[more];
         uint64_t difference = load_word(number - 8) ^ sized.words[kWords - 1];
         for (size_t each = 0; each + 1 < kWords; ++each) difference |= load_word(at + 8 * each) ^ sized.words[each];
-        if (difference) return nullptr;
-        const Value value = Join::join(word, sized.bits);
+        if (difference) return false;
+        const uint64_t value = Join::join(word, sized.bits);
         std::memcpy(out, &value, sizeof value);
-        return number + more + 1;
+        at = number + more + 1;
+        return true;
     }
 
 private:
@@ -123,7 +136,7 @@ private:
     __attribute__((noinline)) const uint8_t* read_long(const uint8_t* at, const uint8_t* end, uint8_t* out) const {
         const uint8_t* const number = at + head_.size;
         const uint8_t* behind = number;
-        Value value;
+        uint64_t value;
         if (!read_varint(behind, end, value) || !head_.is_at(at, static_cast<size_t>(behind - number))) return nullptr;
         std::memcpy(out, &value, sizeof value);
         return behind;
@@ -133,37 +146,16 @@ private:
     Sized sized_[8];
 };
 
-template <size_t kWords>
-class Float {
+// One or two integers that follow each other: what is to be done for each record is shared by them.
+template <size_t kWords, class Join>
+class Integers : public Step {
 public:
-    using Value = uint32_t;
-
-    explicit Float(const Expected& entry) {
-        const Head<kWords> head(entry);
-        for (size_t word = 0; word < kWords; ++word) words_[word] = head.word_for(word, sizeof(Value));
-    }
-
-    const uint8_t* read(const uint8_t* at, const uint8_t*, size_t head_size, uint8_t* out) const {
-        const uint8_t* const number = at + head_size;
-        uint64_t difference = load_word(number - 8) ^ words_[kWords - 1];
-        for (size_t word = 0; word + 1 < kWords; ++word) difference |= load_word(at + 8 * word) ^ words_[word];
-        if (difference) return nullptr;
-        std::memcpy(out, number, sizeof(Value));
-        return number + sizeof(Value);
-    }
-
-private:
-    uint64_t words_[kWords];
-};
-
-// One or two numbers of one kind that follow each other: what is to be done for each record is shared by them.
-template <class Entry>
-class Run : public Step {
-public:
-    explicit Run(const Expected& entry) : first_(entry) { Run::add(entry); }
+    explicit Integers(const Expected& entry) { Integers::add(entry); }
 
     bool add(const Expected& entry) override {
-        if (entries_.size() == 2 || !is_alike(entry)) return false;
+        // More than two do not make it faster.
+        if (entries_.size() == 2) return false;
+        if (!entry.column || entry.kind != Kind::kInt64 || head_words(entry) != kWords) return false;
         entries_.emplace_back(entry);
         columns_.push_back(entry.column);
         head_sizes_.push_back(head_size(entry));
@@ -175,9 +167,7 @@ public:
     }
 
 private:
-    // More than two do not make it faster, and would need more slack.
-    static_assert(2 * (kMaxHead + 10) + kMaxHead + 8 <= Framer::kSlack);
-    using Value = typename Entry::Value;
+    using Entry = Integer<kWords, Join>;
 
     template <size_t kEntries>
     size_t take_each(Group& group, size_t count) const {
@@ -191,25 +181,96 @@ private:
         size_t record = 0;
         for (; record < count; ++record) {
             const uint8_t* at = group.at[record];
-            const uint8_t* const end = group.end[record];
-            for (size_t each = 0; at && each < kEntries; ++each)
-                at = entries[each].read(at, end, head_sizes[each], out[each] + sizeof(Value) * record);
-            // It may be behind the end only now: until here the slack, or the next record, was read.
-            if (!at || at > end) break;
+            bool is_there = true;
+            for (size_t each = 0; is_there && each < kEntries; ++each)
+                is_there = entries[each].read(at, group.end + record, head_sizes[each], out[each] + 8 * record);
+            if (!is_there) break;
             group.at[record] = at;
         }
         for (size_t each = 0; each < kEntries; ++each) columns_[each]->close(count, record);
         return record;
     }
 
-    bool is_alike(const Expected& entry) const {
-        return entry.column && entry.kind == first_.kind && head_words(entry) == head_words(first_);
-    }
-
-    const Expected first_;
     std::vector<Entry> entries_;
     std::vector<Column*> columns_;
     std::vector<size_t> head_sizes_;
+};
+
+// Up to four floats that follow each other: their sizes are known, so that they are compared as one piece.
+template <size_t kVectors>
+class Floats : public Step {
+public:
+    explicit Floats(const Expected& entry) { Floats::add(entry); }
+
+    bool add(const Expected& entry) override {
+        if (count_ == kMost) return false;
+        if (!entry.column || entry.kind != Kind::kFloat || head_vectors(entry) != kVectors) return false;
+        const HeadBytes head = make_head(entry, sizeof(float));
+        HeadBytes mask{};
+        std::memset(mask.data(), 0xff, head_size(entry));
+        Entry& added = entries_[count_];
+        added.first = size_;
+        added.value = size_ + head_size(entry);
+        added.mask = load_vector(mask.data());
+        added.head[0] = load_vector(head.data());
+        if (kVectors > 1) added.head[kVectors - 1] = load_vector(head.data() + head_size(entry) - sizeof(Vector));
+        size_ = added.value + sizeof(float);
+        columns_[count_++] = entry.column;
+        return true;
+    }
+
+    size_t take(Group& group, size_t count) const override {
+        switch (count_) {
+            case 1:
+                return take_each<1>(group, count);
+            case 2:
+                return take_each<2>(group, count);
+            case 3:
+                return take_each<3>(group, count);
+            default:
+                return take_each<4>(group, count);
+        }
+    }
+
+private:
+    static constexpr size_t kMost = 4;
+    // Nothing looks like an entry in the slack, so this begins at most where a value ends that began before it.
+    static_assert(0x7f + kMost * (kMaxHead + sizeof(float)) + sizeof(Vector) <= Framer::kSlack);
+    struct Entry {
+        size_t first, value;          // where its head and its value begin
+        Vector mask, head[kVectors];  // the last one ends with the head
+    };
+
+    template <size_t kEntries>
+    size_t take_each(Group& group, size_t count) const {
+        Entry entries[kEntries];
+        uint8_t* out[kEntries];
+        for (size_t each = 0; each < kEntries; ++each) {
+            entries[each] = entries_[each];
+            out[each] = columns_[each]->open(count);
+        }
+        const size_t size = size_;
+        size_t record = 0;
+        for (; record < count; ++record) {
+            const uint8_t* const at = group.at[record];
+            Vector difference{};
+            for (size_t each = 0; each < kEntries; ++each) {
+                const Entry& entry = entries[each];
+                const uint8_t* const value = at + entry.value;
+                difference |= (load_vector(at + entry.first) ^ entry.head[0]) & entry.mask;
+                if (kVectors > 1) difference |= load_vector(value - sizeof(Vector)) ^ entry.head[kVectors - 1];
+                std::memcpy(out[each] + sizeof(float) * record, value, sizeof(float));
+            }
+            if (difference[0] | difference[1]) break;
+            group.at[record] = at + size;
+        }
+        for (size_t each = 0; each < kEntries; ++each) columns_[each]->close(count, record);
+        return record;
+    }
+
+    Entry entries_[kMost];
+    Column* columns_[kMost];
+    size_t count_ = 0, size_ = 0;
 };
 
 // A window on these, from `size` bytes before their middle on, has the highest bit of so many bytes.
@@ -220,13 +281,15 @@ constexpr std::array<uint8_t, 2 * kShortString> make_high_bits() {
 }
 constexpr auto kHighBits = make_high_bits();
 
-// False also where a string is too long to tell in a moment.
-inline bool is_short_ascii(const uint8_t* at, size_t size) {
+// Copies a short string, or the beginning of a longer one. False: not all of it is known to be ASCII.
+inline bool copy_ascii(uint8_t* out, const uint8_t* at, size_t size) {
+    const Vector low = load_vector(at), high = load_vector(at + sizeof low);
+    std::memcpy(out, &low, sizeof low);
+    std::memcpy(out + sizeof low, &high, sizeof high);
     if (size > kShortString) return false;
-    const uint8_t* bits = kHighBits.data() + kShortString - size;
-    uint64_t high = 0;
-    for (size_t word = 0; word < kShortString; word += 8) high |= load_word(at + word) & load_word(bits + word);
-    return !high;
+    const uint8_t* const bits = kHighBits.data() + kShortString - size;
+    const Vector found = (low & load_vector(bits)) | (high & load_vector(bits + sizeof low));
+    return !(found[0] | found[1]);
 }
 
 template <size_t kWords, bool kIsText>
@@ -243,9 +306,11 @@ public:
             const size_t size = head.value_size(at);
             const uint8_t* const value = at + head.size;
             const uint8_t* const end = at + 2 + at[1];
-            if (size > head.max_value_size() || end > group.end[record] || !head.is_at(at, size)) break;
-            if (kIsText && !is_short_ascii(value, size) && !is_text({value, end})) break;
-            copy_string(out.data + out.size, {value, end});
+            if (size > head.max_value_size() || !head.is_at(at, size)) break;
+            if (!copy_ascii(out.data + out.size, value, size)) {
+                if (kIsText && !is_text({value, end})) break;
+                std::memcpy(out.data + out.size, value, size);
+            }
             out.size += size;
             out.offsets[record] = static_cast<int32_t>(out.size);
             group.at[record] = end;
@@ -272,7 +337,7 @@ public:
             const uint8_t* at = group.at[record];
             const size_t size = head.value_size(at);
             const uint8_t* const end = at + 2 + at[1];
-            if (size > head.max_value_size() || end > group.end[record] || !head.is_at(at, size)) break;
+            if (size > head.max_value_size() || !head.is_at(at, size)) break;
             group.at[record] = end;
         }
         return record;
@@ -321,15 +386,15 @@ private:
 template <size_t kWords>
 std::unique_ptr<Step> make_short(const Expected& entry) {
     if (!entry.column) return std::make_unique<Passed<kWords>>(entry);
-    if (entry.kind == Kind::kFloat) return std::make_unique<Run<Float<kWords>>>(entry);
+    if (entry.kind == Kind::kFloat) return std::make_unique<Floats<kWords <= 2 ? 1 : 2>>(entry);
     if (entry.kind == Kind::kBytes) {
         if (entry.column->spec().type == Physical::kUtf8) return std::make_unique<Strings<kWords, true>>(entry);
         return std::make_unique<Strings<kWords, false>>(entry);
     }
 #if defined(__x86_64__)
-    if (kCanExtract) return std::make_unique<Run<Integer<kWords, Extract>>>(entry);
+    if (kCanExtract) return std::make_unique<Integers<kWords, Extract>>(entry);
 #endif
-    return std::make_unique<Run<Integer<kWords, Shift>>>(entry);
+    return std::make_unique<Integers<kWords, Shift>>(entry);
 }
 
 std::unique_ptr<Step> make_step(const Expected& entry) {
@@ -357,11 +422,21 @@ Pattern::Taken Pattern::take(Group& group, const Span* payloads, size_t count, s
         if (records < taken.records) taken = {records, stage.first};
     }
     for (size_t record = 0; record < taken.records; ++record)
-        if (group.at[record] != payloads[record].end) taken = {record, entries_.size()};
-    // Of the records behind the one that differs, take back what was taken.
-    if (taken.records + 1 >= count) return taken;
-    for (size_t entry = 0; entry < taken.entries; ++entry)
-        if (entries_[entry].column) entries_[entry].column->take_back(rows + taken.records + 1);
+        if (group.at[record] != group.end[record] || group.end[record] != payloads[record].end)
+            taken = {record, entries_.size()};
+    const size_t differs = taken.records;
+    if (differs == count) return taken;
+    // Take back what was taken of the records behind the one that differs, and of that one too if it was left behind.
+    const bool is_beyond = group.at[differs] > group.end[differs];
+    const size_t kept = rows + differs + (is_beyond ? 0 : 1);
+    for (size_t entry = 0; entry < taken.entries; ++entry) {
+        Column* const column = entries_[entry].column;
+        if (column && column->rows() > kept) column->take_back(kept);
+    }
+    if (is_beyond) {
+        group.at[differs] = nullptr;
+        taken.entries = 0;
+    }
     return taken;
 }
 

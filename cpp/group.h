@@ -15,7 +15,9 @@ namespace gridflow {
 struct Group {
     static constexpr size_t kMost = 64;
 
-    const uint8_t* at[kMost];   // where each record's next entry begins
+    // Where each record's next entry begins. It is not held against `end` until all entries have been taken: what is
+    // behind a record may look like them, but then it ends at another place.
+    const uint8_t* at[kMost];
     const uint8_t* end[kMost];  // of its features
 };
 
@@ -46,7 +48,7 @@ public:
     };
 
     // Appends what the records have to the columns, which have `rows` before. Of the first record that differs, this is
-    // the entries up to the difference, which begins at `group.at`; or somewhat fewer.
+    // the entries up to the difference, which begins at `group.at`; or somewhat fewer; or none, and `group.at` is null.
     Taken take(Group& group, const Span* payloads, size_t count, size_t rows) const;
 
     const Expected& operator[](size_t index) const { return entries_[index]; }
