@@ -9,7 +9,15 @@ namespace {
 constexpr size_t kMaxBatchBytes = (1ull << 31) - 64;
 
 // Finds the features that a record begins with, if it does.
-bool find_features(Span payload, const uint8_t*& at, const uint8_t*& end) {
+inline bool find_features(Span payload, const uint8_t*& at, const uint8_t*& end) {
+    // Nothing but features, whose length has two bytes: 0a LENGTH LENGTH features…
+    const size_t rest = payload.size() - 3;
+    if (rest >= 0x80 && rest < 0x4000 &&
+        (load_word(payload.begin) & 0xffffff) == (0x800a | (rest & 0x7f) << 8 | (rest & 0x3f80) << 9)) {
+        at = payload.begin + 3;
+        end = payload.end;
+        return true;
+    }
     at = payload.begin + 1;
     uint64_t length;
     // Longer ones would not be as usual writers write them.
