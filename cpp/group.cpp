@@ -196,7 +196,7 @@ private:
     std::vector<size_t> head_sizes_;
 };
 
-// Up to four floats that follow each other: their sizes are known, so that they are compared as one piece.
+// One or two floats that follow each other: their sizes are known, so that they are compared as one piece.
 template <size_t kVectors>
 class Floats : public Step {
 public:
@@ -220,20 +220,11 @@ public:
     }
 
     size_t take(Group& group, size_t count) const override {
-        switch (count_) {
-            case 1:
-                return take_each<1>(group, count);
-            case 2:
-                return take_each<2>(group, count);
-            case 3:
-                return take_each<3>(group, count);
-            default:
-                return take_each<4>(group, count);
-        }
+        return count_ == 2 ? take_each<2>(group, count) : take_each<1>(group, count);
     }
 
 private:
-    static constexpr size_t kMost = 4;
+    static constexpr size_t kMost = 2;
     // Nothing looks like an entry in the slack, so this begins at most where a value ends that began before it.
     static_assert(0x7f + kMost * (kMaxHead + sizeof(float)) + sizeof(Vector) <= Framer::kSlack);
     struct Entry {

@@ -94,6 +94,12 @@ def backwards(entries: Entries) -> bytes:
     return example(dict(reversed(entries.items())))
 
 
+def ending_early(entries: Entries) -> bytes:
+    """Return features that are said to end before the last entry, which stands behind them all the same."""
+    whole = b"".join(entry(name, feature) for name, feature in entries.items())
+    return b"\x0a" + varint(len(whole) - len(entry("last", entries["last"]))) + whole
+
+
 def in_two_parts(entries: Entries) -> bytes:
     names = list(entries)
     return b"".join(example({name: entries[name] for name in half}) for half in (names[:4], names[4:]))
@@ -155,6 +161,7 @@ BAD: dict[str, tuple[str, Callable[[Entries], bytes]]] = {
     "cut": ("message", lambda entries: example(entries)[:-1]),
     "cut in its middle": ("message", lambda entries: example(entries)[:40]),
     "cut inside": ("message", lambda entries: delimited(1, example(entries)[3:-1])),
+    "entry behind the features": ("message", ending_early),
     "integer that goes on": ("message", changed(integer=delimited(3, delimited(1, b"\x80")))),
     "integer of eleven bytes": ("message", changed(i=delimited(3, delimited(1, b"\x80" * 10 + b"\0")))),
     "longer than what is around it": ("message", lambda entries: example(entries) + b"\x0a\x7f"),
