@@ -6,7 +6,7 @@ All three on a Spark cluster of one executor with one core, from rows that are c
 them. Gridflow reads in batches of 1000 rows, TensorFlowOnSpark in batches of 100 (it moves rows one by one, so that
 their number matters little), and `no-op` is a `mapInArrow` that looks at no row. The best of some passes counts for
 Gridflow and the no-op, the only one for the peer, which is given fewer rows. Memory is that of all processes
-together. The peer runs in an environment of its own (peers.py).
+together. The peer runs in an environment of its own (peers.py). With --quick there are two kinds of rows, not four.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -27,6 +27,8 @@ HERE = Path(__file__).parent
 RUN_SECONDS = 1800
 #: How much of the rows is fed with --quick; a pass of Gridflow's must still be longer than Spark takes for any job.
 QUICK_PART, QUICK_PEER_PART = 0.5, 0.2
+#: One kind for each goal.
+QUICK_KINDS = ("784 floats", "40 scalars")
 GOALS = {"784 floats": 20, "784 bytes": 20, "40 scalars": 100, "one int": 100}
 NO_OP_GOAL = 0.8
 
@@ -47,8 +49,8 @@ def run_program(python: Path, name: str, *arguments: str) -> str:
     return done.stdout.splitlines()[-1]
 
 
-def run_passes(python: Path, name: str, part: float) -> dict[str, Pass]:
-    return {one["name"]: Pass(**one) for one in json.loads(run_program(python, name, str(part)))}
+def run_passes(python: Path, name: str, part: float, kinds: Sequence[str]) -> dict[str, Pass]:
+    return {one["name"]: Pass(**one) for one in json.loads(run_program(python, name, str(part), *kinds))}
 
 
 def compare(kind: Rows, ours: Mapping[str, Pass], peer: Pass) -> Iterator[Measurement]:
@@ -76,9 +78,10 @@ def main() -> None:
     """Measure both sides one after the other, and print."""
     options = make_parser(__doc__).parse_args()
     part, peer_part = (QUICK_PART, QUICK_PEER_PART) if options.quick else (1.0, 1.0)
-    ours = run_passes(Path(sys.executable), "feed_gridflow", part)
-    peer = run_passes(peer_python("tensorflowonspark"), "feed_tensorflowonspark", peer_part)
-    measurements = [one for kind in KINDS.values() for one in compare(kind, ours, peer[kind.name])]
+    kinds = QUICK_KINDS if options.quick else tuple(KINDS)
+    ours = run_passes(Path(sys.executable), "feed_gridflow", part, kinds)
+    peer = run_passes(peer_python("tensorflowonspark"), "feed_tensorflowonspark", peer_part, kinds)
+    measurements = [one for name in kinds for one in compare(KINDS[name], ours, peer[name])]
     print_report(measurements, as_json=options.json)
 
 
