@@ -409,6 +409,25 @@ def test_rows_that_are_bytes_arrive_as_they_were_sent_and_are_told_from_others(d
     assert BytesBlock(rows).digest() not in (BytesBlock(rows[::-1]).digest(), BytesBlock(rows[1:]).digest())
 
 
+def test_who_has_all_rows_of_the_last_epoch_may_leave_without_asking_for_more(driver: Driver) -> None:
+    driver.coordinator.open("train", TASKS, epochs=1)
+    has_left = threading.Event()
+
+    def read_later(feed: Feed) -> list[object]:
+        assert has_left.wait(SECONDS)
+        return feed.next_rows(100)
+
+    first = driver.read("train", TASKS[0], lambda feed: feed.next_rows(100))
+    second = driver.read("train", TASKS[1], read_later)
+    epoch = driver.coordinator.begin_epoch("train")
+    assert epoch is not None
+    sender.send(rows_block([1, 2, 3, 4]), driver.origin(epoch, 0))
+    driver.coordinator.end_epoch(epoch, [0])
+    assert first.result(SECONDS) == [1, 2]
+    has_left.set()
+    assert second.result(SECONDS) == [3, 4]
+
+
 def test_columns_of_different_senders_must_agree(driver: Driver) -> None:
     driver.coordinator.open("train", TASKS[:1], epochs=1)
     worker = driver.read("train", TASKS[0], read_numbers)

@@ -189,6 +189,10 @@ class Inbox:
         """Tell whether there is no such epoch, and never will be."""
         return self.is_stopped or self.has_left or (self.epochs is not None and number >= self.epochs)
 
+    def is_last(self, number: int) -> bool:
+        """Tell whether an epoch is known to be the last one."""
+        return self.epochs is not None and number == self.epochs - 1
+
     def totals(self, number: int) -> Totals | None:
         """Return how many rows an epoch has, once that is known."""
         index = number - self._first

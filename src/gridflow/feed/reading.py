@@ -124,12 +124,13 @@ class Reader:
             self._inbox.progress.batch_rows = least
             self._inbox.wait(lambda: self._is_over(iteration) or self._waiting(iteration) >= least)
             count = min(rows, self._waiting(iteration))
-            if self._inbox.is_beyond(number) or not count:
+            if self._inbox.is_beyond(number) or count <= 0:
                 self._end(iteration)
                 return []
             parts = self._inbox.take(number, count)
             iteration.rows += count
             self._inbox.progress.batches += 1
+            self._end_if_exhausted()
             return list(join(parts))
 
     def _waiting(self, iteration: _Iteration) -> int:
@@ -179,7 +180,12 @@ class Reader:
 
     def _has_all(self, iteration: _Iteration) -> bool:
         totals = self._inbox.totals(iteration.number)
-        return totals is not None and iteration.batches >= iteration.cutting.batches(totals)
+        if totals is None:
+            return False
+        if iteration.is_taking:
+            # Whoever takes rows is told of an epoch's end by getting none, but need not ask behind the last epoch.
+            return self._inbox.is_last(iteration.number) and iteration.rows >= totals.own
+        return iteration.batches >= iteration.cutting.batches(totals)
 
     def _next(self, iteration: _Iteration, limit: int) -> Chunk | None:
         """Wait for the next batches of an iteration, at most `limit`; None at its end."""
@@ -227,7 +233,7 @@ class Reader:
     def _end_if_exhausted(self) -> None:
         """End an iteration as soon as it was handed all batches, since nobody need ask whether there are more."""
         iteration = self._current
-        if iteration is None or iteration.is_ended or iteration.is_peek or iteration.is_taking:
+        if iteration is None or iteration.is_ended or iteration.is_peek:
             return
         if self._has_all(iteration):
             self._end(iteration)
