@@ -2,8 +2,8 @@
 
     python bench/compat.py [--quick] [--json]
 
-Two workers on a Spark cluster of two executors with one core each. The program (programs/compat_program.py) is the same
-file for both; what it imports is not. All figures are rates, so that a ratio above 1 is in Gridflow's favour: clusters
+One worker on a Spark cluster of one executor with one core. The program (programs/compat_program.py) is the same file
+for both; what it imports is not. All figures are rates, so that a ratio above 1 is in Gridflow's favour: clusters
 that start and shut down in a minute (the median without the first cluster, which loads everything for the first time),
 and rows of 784 floats that `train` with `next_batch` (the better of two passes), `inference` and `TFModel.transform`
 move in a second, and for a second of all processes' CPU time. The peer is given fewer rows, and DataFrames as RDDs,

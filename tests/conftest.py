@@ -8,7 +8,7 @@ import pytest
 
 # Its asserts are not in a test module, yet their values should be shown when they fail.
 pytest.register_assert_rewrite("tests.contract")
-pytest_plugins = ["pytester", "tests.leaks", "tests.run_homes"]
+pytest_plugins = ["pytester", "tests.leaks", "tests.run_homes", "tests.spark_sessions"]
 
 
 def pytest_configure() -> None:

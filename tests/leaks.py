@@ -28,6 +28,9 @@ import pytest
 #: Every process that a test starts finds the test's mark here, beside those of the sessions around it: '71-5f…:40-9c…'.
 MARKS = "GRIDFLOW_TEST"
 
+#: Ports to which a fixture of the whole session keeps connections, which any test may find opened or renewed.
+session_ports: set[int] = set()
+
 _POLL_SECONDS = 0.02
 _KILL_SECONDS = 5.0
 #: Python keeps this process until the interpreter ends.
@@ -134,7 +137,7 @@ def _leaks(before: Snapshot, mark: str) -> list[Leak]:
         *(
             Leak(name, f"socket {_describe_socket(descriptor)}")
             for name, descriptor in _open_sockets().items()
-            if name not in before.sockets
+            if name not in before.sockets and _peer_port(descriptor) not in session_ports
         ),
     ]
 
@@ -190,6 +193,13 @@ def _open_sockets() -> dict[str, int]:
             if target.startswith("socket:"):
                 sockets[target] = int(path.name)
     return sockets
+
+
+def _peer_port(descriptor: int) -> int | None:
+    with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as same:
+        if same.family == socket.AF_INET:
+            return int(same.getpeername()[1])
+    return None
 
 
 def _describe_socket(descriptor: int) -> str:

@@ -1,4 +1,4 @@
-"""Beginning and ending a Spark session within one Python process, as several tests do one after the other."""
+"""A pytest plugin: the Spark session of this machine's tests; and what others need to begin and end one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.leaks import session_ports
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,10 +42,9 @@ def end_jvm() -> None:
         raise
 
 
-# One for each module: a process has one session at a time, and the next module may want another kind.
-@pytest.fixture(name="spark", scope="module")
-def local_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session that was started without the jar, and then got it."""
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session of two threads that was started without the jar, and then got it."""
     from pyspark.sql import SparkSession
 
     from gridflow.tfrecord.spark import register
@@ -56,6 +56,10 @@ def local_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSessi
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         session = builder.getOrCreate()
+    gateway = session.sparkContext._gateway
+    assert gateway is not None
+    port = gateway.gateway_parameters.port
+    session_ports.add(port)
     try:
         register(session)
         warm_up(session)
@@ -63,6 +67,7 @@ def local_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSessi
         session.stop()
     finally:
         end_jvm()
+        session_ports.discard(port)
 
 
 def _settings(scratch: Path) -> dict[str, str]:

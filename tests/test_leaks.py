@@ -159,6 +159,33 @@ def test_tensorflow_at_work_is_not_a_leak(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=1)
 
 
+def test_connections_of_a_fixture_of_the_whole_session_are_no_leak(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import socket
+
+        import pytest
+        from tests.leaks import session_ports
+
+        @pytest.fixture(scope="session")
+        def server():
+            with socket.create_server(("127.0.0.1", 0)) as server:
+                session_ports.add(server.getsockname()[1])
+                yield server
+
+        opened = []
+
+        def test_connects(server):
+            opened.append(socket.create_connection(server.getsockname()))
+
+        def test_disconnects():
+            opened[0].close()
+        """,
+    )
+    result.assert_outcomes(passed=2)
+
+
 def test_an_open_socket_fails_the_test(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,

@@ -8,8 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import gridflow.spark
-from programs.cluster_times import WORKERS, few_rows, note_start, print_times, take_times
+from programs.cluster_times import few_rows, note_start, print_times, take_times
 from programs.spark_rows import start_spark
+
+WORKERS = 2
 
 
 def consume(stamps: str) -> None:
@@ -23,12 +25,14 @@ def consume(stamps: str) -> None:
 def main() -> None:
     """Measure and print."""
     spark = start_spark(f"local-cluster[{WORKERS},1,1024]")
-    rows = few_rows(spark)
+    rows = few_rows(spark, WORKERS)
     times = []
     for _ in range(int(sys.argv[1])):
         with TemporaryDirectory() as stamps:
             start = partial(gridflow.spark.run, partial(consume, stamps), spark=spark, workers=WORKERS)
-            times.append(take_times(Path(stamps), start, lambda cluster: cluster.train(rows, epochs=1, feed="train")))
+            times.append(
+                take_times(Path(stamps), WORKERS, start, lambda cluster: cluster.train(rows, epochs=1, feed="train"))
+            )
     spark.stop()
     print_times(times)
 

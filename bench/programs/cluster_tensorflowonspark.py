@@ -9,9 +9,10 @@ from typing import Any
 
 from tensorflowonspark import TFCluster
 
-from programs.cluster_times import WORKERS, few_rows, note_start, print_times, take_times
+from programs.cluster_times import few_rows, note_start, print_times, take_times
 from programs.spark_rows import start_spark
 
+WORKERS = 2
 FEED_SECONDS = 600
 
 
@@ -26,13 +27,14 @@ def consume(stamps: str, context: Any) -> None:
 def main() -> None:
     """Measure and print."""
     spark = start_spark(f"local-cluster[{WORKERS},1,1024]")
-    rows = few_rows(spark).rdd
+    rows = few_rows(spark, WORKERS).rdd
     times = []
     for _ in range(int(sys.argv[1])):
         with TemporaryDirectory() as stamps:
             times.append(
                 take_times(
                     Path(stamps),
+                    WORKERS,
                     lambda stamps=stamps: TFCluster.run(  # type: ignore[misc]
                         spark.sparkContext, consume, stamps, WORKERS, 0, input_mode=TFCluster.InputMode.SPARK
                     ),

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-WORKERS = 2
 START_SECONDS = 300
 
 
@@ -25,9 +24,9 @@ class Times:
     shutdown: float
 
 
-def few_rows(spark: SparkSession) -> DataFrame:
+def few_rows(spark: SparkSession, workers: int) -> DataFrame:
     """Return rows for every worker; counting them starts Spark's Python workers, which then are warm for all."""
-    rows = spark.range(0, 1000, numPartitions=WORKERS).selectExpr("cast(id as int) as number")
+    rows = spark.range(0, 1000, numPartitions=workers).selectExpr("cast(id as int) as number")
     rows.rdd.count()
     return rows
 
@@ -44,23 +43,23 @@ def note(folder: Path, task: int, number: float) -> None:
     os.replace(made, folder / str(task))
 
 
-def take_times(stamps: Path, start: Callable[[], Any], train: Callable[[Any], object]) -> Times:
+def take_times(stamps: Path, workers: int, start: Callable[[], Any], train: Callable[[Any], object]) -> Times:
     """Start a cluster, train until all rows are read, shut it down."""
     called = time.time()
     cluster = start()
-    began = max(read_notes(stamps)) - called
+    began = max(read_notes(stamps, workers)) - called
     train(cluster)
     trained = time.perf_counter()
     cluster.shutdown()
     return Times(began, time.perf_counter() - trained)
 
 
-def read_notes(folder: Path) -> list[float]:
+def read_notes(folder: Path, workers: int) -> list[float]:
     """Wait until every task has left its number, and return them."""
     deadline = time.monotonic() + START_SECONDS
-    while len(found := [path for path in folder.iterdir() if not path.name.startswith(".")]) < WORKERS:
+    while len(found := [path for path in folder.iterdir() if not path.name.startswith(".")]) < workers:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{len(found)} of {WORKERS} tasks ran within {START_SECONDS} seconds")
+            raise TimeoutError(f"{len(found)} of {workers} tasks ran within {START_SECONDS} seconds")
         time.sleep(0.05)
     return [float(path.read_text()) for path in found]
 

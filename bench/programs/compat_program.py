@@ -1,4 +1,4 @@
-"""A program of TensorFlowOnSpark's: trains and infers with clusters of two workers, then transforms a DataFrame.
+"""A program of TensorFlowOnSpark's: trains and infers with clusters of one worker, then transforms a DataFrame.
 
     python -m programs.compat_program PACKAGE ROWS CLUSTERS MODEL
 
@@ -19,13 +19,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from programs.cluster_times import WORKERS, Times, few_rows, note, note_start, read_notes, take_times
+from programs.cluster_times import Times, few_rows, note, note_start, read_notes, take_times
 from programs.spark_rows import KINDS, PARTITIONS, Pass, make_frame, measure, start_spark
 
 if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import DataFrame, SparkSession
 
+WORKERS = 1
 FLOATS = 784
 BATCH_ROWS = 100
 FEED_SECONDS = 600
@@ -67,7 +68,7 @@ class Side:
         self._spark = spark
         self._count = count
         #: Fed before anything is measured, so that what feeds and what is fed have loaded all they need.
-        self._few = few_rows(spark).rdd
+        self._few = few_rows(spark, WORKERS).rdd
         self.times: list[Times] = []
         self.passes: list[Pass] = []
 
@@ -82,7 +83,7 @@ class Side:
 
         with TemporaryDirectory() as folder:
             self._run(take_rows, Path(folder), feed)
-            counts = read_notes(Path(folder, "counts"))
+            counts = read_notes(Path(folder, "counts"), WORKERS)
         self._check(sum(counts), self._few.count() + PASSES * len(sources) * self._count)
 
     def infer(self, rows: RDD[Any]) -> None:
@@ -121,7 +122,7 @@ class Side:
         start = partial(
             self._clusters.run, self._spark.sparkContext, function, str(folder), WORKERS, 0, input_mode=mode
         )
-        self.times.append(take_times(folder / "stamps", start, use))
+        self.times.append(take_times(folder / "stamps", WORKERS, start, use))
 
     def _measure(self, name: str, work: Callable[[], object]) -> None:
         self.passes.append(measure(name, self._count, work))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     """A master and two workers, each with 2 cores and 2 GPUs."""
     with standalone_cluster(tmp_path_factory.mktemp("standalone")) as started:

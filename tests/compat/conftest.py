@@ -1,4 +1,4 @@
-"""What the tests of other systems' APIs share: a session of two threads."""
+"""What the tests of other systems' APIs share."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import gc
 from collections.abc import Iterator
 
 import pytest
-from tests.spark_sessions import local_spark
-
-__all__ = ["local_spark"]
 
 
 @pytest.fixture

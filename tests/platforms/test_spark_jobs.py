@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.spark_sessions import local_spark
 from tests.waiting import until
 
 from gridflow.platforms.spark_jobs import SparkJob
@@ -15,7 +14,6 @@ from gridflow.platforms.spark_jobs import SparkJob
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["local_spark"]
 SECONDS = 60
 #: PySpark leaves the sockets through which results come to the garbage collector.
 pytestmark = [
