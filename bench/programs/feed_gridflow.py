@@ -39,7 +39,7 @@ def best(name: str, rows: int, work: Callable[[], object]) -> Pass:
 def main() -> None:
     """Measure some kinds of rows."""
     part, kinds = float(sys.argv[1]), sys.argv[2:]
-    spark = start_spark("local-cluster[1,1,1024]")
+    spark = start_spark("local-cluster[1,1,4096]")
     cluster = gridflow.spark.run(count_rows, spark=spark, workers=1, args=[kinds])
     passes, expected = [], {}
     for kind in map(KINDS.__getitem__, kinds):

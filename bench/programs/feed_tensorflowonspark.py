@@ -27,7 +27,7 @@ def count_rows(_: Any, context: Any) -> None:
 def main() -> None:
     """Measure some kinds of rows."""
     part, kinds = float(sys.argv[1]), sys.argv[2:]
-    spark = start_spark("local-cluster[1,1,1024]")
+    spark = start_spark("local-cluster[1,1,4096]")
     cluster = TFCluster.run(
         spark.sparkContext, count_rows, {}, num_executors=1, num_ps=0, input_mode=TFCluster.InputMode.SPARK
     )

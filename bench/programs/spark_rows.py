@@ -51,14 +51,14 @@ KINDS = {
             ("transform(sequence(1, 784), i -> cast(hash(id, i) / 2147483648 as float)) as image",),
             784 * 4,
             20_000,
-            80_000,
+            320_000,
         ),
         Rows(
             "784 bytes",
             ("substr(cast(repeat(sha2(string(id), 256), 13) as binary), 1, 784) as image",),
             784,
             20_000,
-            400_000,
+            1_600_000,
         ),
         Rows(
             "40 scalars",
