@@ -67,6 +67,32 @@ def test_lists_of_a_known_length_are_tensors_of_that_shape() -> None:
         layout.flatten(pa.record_batch({"c": [[1]], "s": [["a", "b"]]}))
 
 
+@pytest.mark.parametrize("type_", [pa.binary(), pa.large_binary(), pa.binary(4)], ids=str)
+def test_bytes_with_a_shape_are_numbers_that_are_not_copied(type_: pa.DataType) -> None:
+    whole = pa.record_batch({"c": pa.array([b"xxxx", b"\0\1\2\3", b"\xff\0ab"], type_)})
+    batch = whole.slice(1)
+    layout = Layout(batch.schema, shapes={"c": [2, 2]})
+    assert layout.spec(2) == {"c": tf.TensorSpec([2, 2, 2], tf.uint8)}
+    expected = [[[0, 1], [2, 3]], [[255, 0], [97, 98]]]
+    assert tensors(layout, batch)["c"].numpy().tolist() == expected
+    assert layout.arrays(batch)["c"].tolist() == expected
+    held = np.frombuffer(whole.column(0).buffers()[-1], np.uint8)
+    assert np.shares_memory(layout.arrays(batch)["c"], held) or type_ == pa.binary(4)
+    assert Layout(batch.schema, shapes={"c": [4]}).arrays(batch.slice(2))["c"].shape == (0, 4)
+
+
+def test_bytes_that_do_not_fill_their_shape_are_an_error_and_missing_ones_need_a_default() -> None:
+    batch = pa.record_batch({"c": pa.array([b"abc", None])})
+    with pytest.raises(SchemaError, match="column 'c' has nulls, which no tensor can hold"):
+        Layout(batch.schema, shapes={"c": [3]}).flatten(batch)
+    layout = Layout(batch.schema, shapes={"c": [3]}, defaults={"c": b"\0\0\1"})
+    assert layout.arrays(batch)["c"].tolist() == [[97, 98, 99], [0, 0, 1]]
+    with pytest.raises(SchemaError, match=r"column 'c' has a row of 2 bytes, where its shape takes 3 \(leave it out"):
+        layout.flatten(pa.record_batch({"c": pa.array([b"ab", b"abc"])}))
+    with pytest.raises(SchemaError, match="shapes: column 'c' is string, and cannot be of shape"):
+        Layout(pa.schema([("c", pa.string())]), shapes={"c": [3]})
+
+
 def test_dictionaries_and_decimals_become_what_they_stand_for() -> None:
     batch = pa.record_batch({"d": pa.array(["x", "y", "x"]).dictionary_encode(), "p": [Decimal("1.5")] * 3})
     made = tensors(Layout(batch.schema), batch)

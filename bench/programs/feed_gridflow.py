@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import gridflow.spark
 from programs.spark_rows import KINDS, Pass, make_frame, measure, pass_through, print_passes, start_spark
 
 BATCH_ROWS = 1000
 REPETITIONS = 2
-WAYS = ("dataset", "batches")
+#: How each kind is read, as a method of a feed and its arguments.
+WAYS: dict[str, tuple[str, dict[str, Any]]] = {"dataset": ("dataset", {}), "batches": ("batches", {})}
+BYTES_WAYS = {**WAYS, "dataset of uint8": ("dataset", {"shapes": {"image": [784]}})}
+
+
+def ways_of(kind: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    return BYTES_WAYS if kind == "784 bytes" else WAYS
 
 
 def count_rows(kinds: list[str]) -> dict[str, int]:
@@ -21,11 +28,11 @@ def count_rows(kinds: list[str]) -> dict[str, int]:
     context = gridflow.context()
     counts = {}
     for kind in kinds:
-        for way in WAYS:
+        for way, (method, options) in ways_of(kind).items():
             feed = context.feed(f"{kind}, {way}")
             counts[feed.name] = 0
             while not feed.is_ended:
-                for batch in getattr(feed, way)(BATCH_ROWS, remainder="keep"):
+                for batch in getattr(feed, method)(BATCH_ROWS, remainder="keep", **options):
                     counts[feed.name] += len(next(iter(batch.values())))
     return counts
 
@@ -45,7 +52,7 @@ def main() -> None:
     for kind in map(KINDS.__getitem__, kinds):
         df = make_frame(spark, kind, count := int(kind.count * part))
         passes.append(best(f"{kind.name}, no-op", count, lambda df=df: pass_through(df)))  # type: ignore[misc]
-        for way in WAYS:
+        for way in ways_of(kind.name):
             name = f"{kind.name}, {way}"
             passes.append(best(name, count, lambda df=df, name=name: cluster.train(df, feed=name, more=True)))  # type: ignore[misc]
             cluster.finish(name)

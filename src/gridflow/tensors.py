@@ -4,8 +4,9 @@
     Arrow batch ── Layout.arrays ───> named NumPy arrays
 
 A scalar column is of shape [rows], one of lists of a fixed length [rows, length], or as `shapes` has it; other lists
-are ragged. Strings cross into TensorFlow as objects: it copies one string with the bytes of all at half that speed,
-since the kernel has to find it fresh pages for so large a string each time.
+are ragged. Bytes to which `shapes` gives a shape are numbers, uint8, and lie where they did. Strings cross into
+TensorFlow as objects: it copies one string with the bytes of all at half that speed, since the kernel has to find it
+fresh pages for so large a string each time.
 """
 
 from __future__ import annotations
@@ -33,15 +34,14 @@ def is_list(type_: pa.DataType) -> bool:
     return bool(types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_))
 
 
+def is_bytes(type_: pa.DataType) -> bool:
+    """Tell whether a type is any kind of bytes that are no text."""
+    return bool(types.is_binary(type_) or types.is_large_binary(type_) or types.is_fixed_size_binary(type_))
+
+
 def is_text(type_: pa.DataType) -> bool:
-    """Tell whether a type becomes a tensor of strings."""
-    return bool(
-        types.is_string(type_)
-        or types.is_large_string(type_)
-        or types.is_binary(type_)
-        or types.is_large_binary(type_)
-        or types.is_fixed_size_binary(type_)
-    )
+    """Tell whether a type becomes a tensor of strings, where nothing else is said."""
+    return bool(types.is_string(type_) or types.is_large_string(type_) or is_bytes(type_))
 
 
 def check_names(names: Collection[str], schema: pa.Schema, argument: str) -> None:
@@ -60,6 +60,8 @@ class Column:
     shape: Shape | None
     depth: int
     default: Any
+    #: Whether each row is bytes, which are seen as a list of numbers.
+    is_bytes: bool = False
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -92,17 +94,27 @@ class Column:
         size = math.prod(shape)
         if array.null_count:
             array = self._filled_lists(array)
+        if self.is_bytes:
+            array = _byte_lists(array)
         values = array.flatten()
         if not types.is_fixed_size_list(array.type):
             lengths = array.value_lengths()
             bounds = pc.min_max(lengths).as_py()
             for found in (bounds["min"], bounds["max"]):
                 if found is not None and found != size:
-                    raise SchemaError(
-                        f"column {self.name!r} has a list of {found} values, where lists of {size} came before",
-                        hint=f"pass ragged=[{self.name!r}], or make them of one length",
-                    )
+                    raise self._unequal(found, size)
         return values
+
+    def _unequal(self, found: int, size: int) -> SchemaError:
+        if self.is_bytes:
+            return SchemaError(
+                f"column {self.name!r} has a row of {found} bytes, where its shape takes {size}",
+                hint="leave it out of shapes, so that it is strings, or make rows of one length",
+            )
+        return SchemaError(
+            f"column {self.name!r} has a list of {found} values, where lists of {size} came before",
+            hint=f"pass ragged=[{self.name!r}], or make them of one length",
+        )
 
     def _filled_lists(self, array: pa.Array) -> pa.Array:
         default = self._need_default()
@@ -185,6 +197,15 @@ def _objects(values: Sequence[Any]) -> Array:
     return result
 
 
+def _byte_lists(array: pa.Array) -> pa.Array:
+    """See the bytes of each row as a list of numbers; they are not copied."""
+    array = array.cast(pa.large_binary())
+    validity, offsets, content = array.buffers()
+    numbers = pa.Array.from_buffers(pa.uint8(), content.size if content else 0, [None, content])
+    kind = pa.large_list(pa.uint8())
+    return pa.Array.from_buffers(kind, len(array), [validity, offsets], offset=array.offset, children=[numbers])
+
+
 def _row_splits(array: pa.Array) -> Array:
     lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
@@ -259,6 +280,8 @@ def _column(
         raise SchemaError(f"column {field.name!r} is {field.type}, which cannot be ragged")
     if shape is not None:
         size = math.prod(shape)
+        if is_bytes(field.type) and not must_be_ragged:
+            return Column(field.name, pa.uint8(), tuple(shape), 1, default, is_bytes=True)
         if depth != 1 or must_be_ragged or (length is not None and length != size):
             has = "is ragged" if must_be_ragged else f"has {length} values a row" if length else f"is {field.type}"
             raise SchemaError(f"shapes: column {field.name!r} {has}, and cannot be of shape {tuple(shape)}")

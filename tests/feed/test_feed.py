@@ -71,21 +71,25 @@ def test_remainder_is_dropped_kept_or_padded_and_batches_stay_equal(
 def test_worker_without_any_row_is_padded_with_blanks(driver: Driver) -> None:
     driver.coordinator.open("train", TASKS, epochs=1)
     batch = pa.record_batch(
-        {"n": [7], "s": ["x"], "v": [[1.0, 2.0]], "b": [True]},
-        schema=pa.schema({"n": pa.int32(), "s": pa.string(), "v": pa.list_(pa.float32()), "b": pa.bool_()}),
+        {"n": [7], "s": ["x"], "v": [[1.0, 2.0]], "b": [True], "i": [b"ab"]},
+        schema=pa.schema(
+            {"n": pa.int32(), "s": pa.string(), "v": pa.list_(pa.float32()), "b": pa.bool_(), "i": pa.binary()}
+        ),
     )
 
     def read(feed: Feed) -> list[tuple[int, dict[str, object]]]:
         return [
             (batch.padded, {name: column.tolist() for name, column in batch.items()})
-            for batch in feed.batches(2, remainder="pad")
+            for batch in feed.batches(2, remainder="pad", shapes={"i": [2]})
         ]
 
     workers = [driver.read("train", task, read) for task in TASKS]
     driver.send_epoch("train", [[batch]])
     first, second = [worker.result(SECONDS) for worker in workers]
-    assert first == [(1, {"n": [7, 7], "s": ["x", "x"], "v": [[1.0, 2.0]] * 2, "b": [True, True]})]
-    assert second == [(2, {"n": [0, 0], "s": ["", ""], "v": [[0.0, 0.0]] * 2, "b": [False, False]})]
+    ones = {"n": [7, 7], "s": ["x", "x"], "v": [[1.0, 2.0]] * 2, "b": [True, True], "i": [[97, 98]] * 2}
+    assert first == [(1, ones)]
+    blanks = {"n": [0, 0], "s": ["", ""], "v": [[0.0, 0.0]] * 2, "b": [False, False], "i": [[0, 0]] * 2}
+    assert second == [(2, blanks)]
 
 
 def test_feed_without_rows_ends_at_once_with_the_columns_that_were_told(driver: Driver) -> None:

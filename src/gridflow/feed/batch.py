@@ -56,6 +56,8 @@ def blank_rows(layout: Layout, count: int) -> pa.RecordBatch:
 
 
 def _blank(column: Column) -> Any:
+    if column.is_bytes:
+        return bytes(math.prod(column.shape or ()))
     value: Any = b"" if is_text(column.leaf) else False if pa.types.is_boolean(column.leaf) else 0
     if not column.depth:
         return value
