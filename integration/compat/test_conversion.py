@@ -1,8 +1,8 @@
 """The programs of docs/conversion.md do the same before and after, on a cluster with two workers.
 
-Where the other system can be installed (bench/peers.py), the program that is still written for it runs too if asked
-for, several times if it must: TensorFlowOnSpark may hang, or look for a model that is still being saved. Hops cannot:
-it needs Hopsworks, so its program runs after the conversion only.
+Where the other system can be installed (bench/peers.py), the program that is still written for it runs too, several
+times if it must: TensorFlowOnSpark may hang, or look for a model that is still being saved. Hops cannot: it needs
+Hopsworks, so its program runs after the conversion only.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ def test_a_converted_program_does_its_work(name: str, cluster: Standalone, tmp_p
     assert done.stdout.splitlines()[-1] == says
 
 
-@pytest.mark.skipif(not os.environ.get("GRIDFLOW_TEST_PEERS"), reason="GRIDFLOW_TEST_PEERS=1 runs other systems, too")
 @pytest.mark.timeout(INSTALL_SECONDS + TRIES * TRY_SECONDS)
 @pytest.mark.parametrize("name", BEFORE)
 def test_it_did_the_same_before(name: str, cluster: Standalone, tmp_path: Path) -> None:
