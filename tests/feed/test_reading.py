@@ -17,7 +17,7 @@ def test_rows_that_come_before_their_schema_are_read_after_it() -> None:
     block = RowsBlock([1, 2, 3], cost=24)
     inbox = Inbox()
     inbox.begin(0)
-    inbox.take_in(0, 0, 0, Piece(pa.py_buffer(b"".join(block.encode(0, 3).pieces)), block.rows, block.cost))
+    inbox.take_in(0, 0, 0, Piece(pa.py_buffer(block.encode(0, 3)), block.rows, block.cost))
     with ThreadPoolExecutor() as threads:
         taken = threads.submit(Reader(inbox, 0, is_equal=False).take, 2)
         with pytest.raises(TimeoutError):

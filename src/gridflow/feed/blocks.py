@@ -5,11 +5,9 @@ The same rows give the same blocks, so that a partition can be sent again.
 
 from __future__ import annotations
 
-import io
 import pickle
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import accumulate, chain
 from typing import Any, Literal, Protocol, TypeAlias
@@ -24,19 +22,13 @@ from gridflow.rendezvous.messages import Message
 
 BLOCK_BYTES = 2 << 20
 Form: TypeAlias = Literal["arrow", "rows"]
+#: Rows written down, or a list of rows that are bytes anyway.
+Encoded: TypeAlias = Bytes | list[bytes]
 Convert: TypeAlias = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 _MAX_BLOCK_ROWS = 1 << 20
 #: How long memory is kept for the next slice. Ten seconds without any are the end of a pass.
 _KEEP_MILLISECONDS = 10_000
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """Rows written down, in pieces that are sent one after another; or rows that are bytes anyway, a piece each."""
-
-    pieces: Sequence[Bytes]
-    are_rows: bool = False
 
 
 class Block(Protocol):
@@ -82,29 +74,9 @@ class ArrowBlock:
         """Return the rows' columns."""
         return self._batch.schema
 
-    def encode(self, start: int, rows: int) -> Encoded:
-        """Write down some of the rows as an Arrow message, without its schema; the columns are not copied."""
-        sink = _Sink()
-        with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), self._batch.schema) as writer:
-            # With the first batch comes the schema.
-            writer.write_batch(self._batch.slice(0, 0))
-            sink.pieces.clear()
-            writer.write_batch(self._batch.slice(start, rows))
-            return Encoded(list(sink.pieces))
-
-
-class _Sink(io.RawIOBase):
-    """Keeps what Arrow writes as it is: memory of its own, or of the columns."""
-
-    def __init__(self) -> None:
-        self.pieces: list[Bytes] = []
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, piece: Any) -> int:
-        self.pieces.append(memoryview(piece))
-        return len(piece)
+    def encode(self, start: int, rows: int) -> Bytes:
+        """Write down some of the rows as an Arrow message, without its schema."""
+        return memoryview(self._batch.slice(start, rows).serialize())
 
 
 class RowsBlock:
@@ -127,9 +99,9 @@ class RowsBlock:
         """Say that the rows have no columns."""
         return None
 
-    def encode(self, start: int, rows: int) -> Encoded:
+    def encode(self, start: int, rows: int) -> Bytes:
         """Pickle some of the rows."""
-        return Encoded([pickle.dumps(self._rows[start : start + rows], pickle.HIGHEST_PROTOCOL)])
+        return pickle.dumps(self._rows[start : start + rows], pickle.HIGHEST_PROTOCOL)
 
 
 class BytesBlock:
@@ -157,7 +129,7 @@ class BytesBlock:
 
     def encode(self, start: int, rows: int) -> Encoded:
         """Give some of the rows."""
-        return Encoded(self._rows[start : start + rows], are_rows=True)
+        return self._rows[start : start + rows]
 
 
 def _samples(rows: int) -> tuple[int, ...]:
@@ -236,9 +208,11 @@ def decode_rows(content: Bytes) -> list[Any]:
 
 def send_rows(link: Link, head: Message, content: Encoded) -> None:
     """Send a message, and after it some rows of a block."""
-    sizes = [len(piece) for piece in content.pieces]
-    rows = {"row_sizes": sizes} if content.are_rows else {}
-    link.send({**head, "size": sum(sizes), **rows}, *content.pieces)
+    if isinstance(content, list):
+        sizes = [len(row) for row in content]
+        link.send({**head, "size": sum(sizes), "row_sizes": sizes}, *content)
+    else:
+        link.send({**head, "size": len(content)}, content)
 
 
 @cache

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gridflow.compat.tensorflowonspark.chunks import chunk_blocks, chunked, leveled, pickled, unpickled
-from gridflow.feed.blocks import Encoded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,10 +55,10 @@ def test_blocks_hold_whole_chunks() -> None:
 
 def test_large_chunks_are_sent_as_they_are_and_small_ones_as_one_pickle() -> None:
     large, small = chunk_blocks([bytes(70_000), bytes(80_000), b"x", b"y"])
-    assert large.encode(0, 2) == Encoded([bytes(70_000), bytes(80_000)], are_rows=True)
+    assert large.encode(0, 2) == [bytes(70_000), bytes(80_000)]
     encoded = small.encode(0, 2)
-    assert not encoded.are_rows
-    assert pickle.loads(b"".join(encoded.pieces)) == [b"x", b"y"]
+    assert isinstance(encoded, bytes)
+    assert pickle.loads(encoded) == [b"x", b"y"]
 
 
 def test_first_blocks_are_small_so_that_slow_rows_are_not_waited_for() -> None:
