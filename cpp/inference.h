@@ -47,11 +47,13 @@ private:
         std::vector<Row*> touched;
 
         void gather(Span map, int64_t stamp);
+        Row& touch(Span key, Names::Name*& previous, int64_t stamp);
         Found found() const;
     };
 
     void look_at(Span payload);
-    void look_at_feature(Seen& seen, const FeatureView& feature);
+    void look_at_feature(Seen& seen, const std::vector<Span>& parts);
+    void note(Seen& seen, Kind kind, int64_t count);
 
     Framer framer_;
     RecordType type_;

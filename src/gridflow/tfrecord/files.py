@@ -25,7 +25,8 @@ from gridflow.tfrecord import _codec
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 Compression = Literal["auto", "none", "gzip", "zlib"]
 
-_CHUNK_BYTES = 1 << 20
+#: What is read of a file at once: it stays in the processor's cache until it is decoded.
+_CHUNK_BYTES = 512 << 10
 #: What zlib is told: 31 expects gzip's header and trailer, 15 zlib's own.
 _WINDOW_BITS = {"gzip": 31, "zlib": 15}
 _GZIP_MAGIC = b"\x1f\x8b\x08"
