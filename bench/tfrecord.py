@@ -17,14 +17,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from peers import PEERS, peer_python
 from report import Measurement, make_parser, print_report
 
-PATIENCE_SECONDS = 900.0
+#: Of each set and each thing to do, megabytes per second.
+Rates: TypeAlias = dict[str, dict[str, float]]
+
+PATIENCE_SECONDS = 1800.0
 PROTOBUF_RECORDS = 5_000
 STEADY_SECONDS = 0.5
 MOST_ROUNDS = 20
@@ -284,16 +287,16 @@ WAYS: dict[str, Callable[[Set, Path, int], dict[str, float]]] = {
 }
 
 
-def run_apart(way: str, of: Set, path: Path, rounds: int) -> dict[str, float]:
+def run_apart(way: str, of: list[Set], folder: Path, rounds: int) -> Rates:
     """Measure in a process of its own, bound to one processor; a peer that cannot be had is left out."""
     try:
         python = str(peer_python(way)) if way in PEERS else sys.executable
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         print(f"bench: {way} cannot be installed: {error}", file=sys.stderr)
         return {}
-    request = json.dumps({"way": way, "set": of.__dict__, "path": str(path), "rounds": rounds})
+    request = {"way": way, "sets": [asdict(one) for one in of], "folder": str(folder), "rounds": rounds}
     done = subprocess.run(
-        [python, __file__, "--apart", request],
+        [python, __file__, "--apart", json.dumps(request)],
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,
@@ -303,27 +306,25 @@ def run_apart(way: str, of: Set, path: Path, rounds: int) -> dict[str, float]:
     if done.returncode:
         print(f"bench: {way} failed: {done.stderr[-1500:]}", file=sys.stderr)
         return {}
-    measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return measured
+    rates: Rates = json.loads(done.stdout.splitlines()[-1])
+    return rates
 
 
 def answer(request: dict[str, Any]) -> None:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     # This file is called like one of the peers.
     sys.path[:] = [path for path in sys.path if Path(path).resolve() != Path(__file__).parent.resolve()]
-    of = Set(**request["set"])
-    print(json.dumps(WAYS[request["way"]](of, Path(request["path"]), request["rounds"])))
+    measure, rates = WAYS[request["way"]], {}
+    for of in (Set(**one) for one in request["sets"]):
+        path = Path(request["folder"]) / of.file
+        megabytes = path.stat().st_size / 1e6
+        measured = measure(of, path, request["rounds"])
+        rates[of.name] = {what: megabytes / seconds for what, seconds in measured.items()}
+    print(json.dumps(rates))
 
 
-def compare(of: Set, folder: Path, rounds: int) -> list[Measurement]:
-    from gridflow import tfrecord
-
-    path = folder / of.file
-    tfrecord.write(make_table(of), path)
-    megabytes = path.stat().st_size / 1e6
-    rates = {
-        way: {what: megabytes / seconds for what, seconds in run_apart(way, of, path, rounds).items()} for way in WAYS
-    }
+def compare(of: Set, rates: dict[str, dict[str, float]]) -> list[Measurement]:
+    """Compare what each way has shown on a set."""
     ours = rates["gridflow"]
     measurements = [
         Measurement(f"{of.name}: bare scan", ours["bare scan"], "MB/s"),
@@ -352,11 +353,17 @@ def main() -> None:
     if arguments.apart:
         answer(json.loads(arguments.apart))
         return
+    from gridflow import tfrecord
+
     rounds = 2 if arguments.quick else 5
-    measurements = []
+    chosen = sets(quick=arguments.quick)
     with tempfile.TemporaryDirectory(prefix="gridflow-bench-") as folder:
-        for of in sets(quick=arguments.quick):
-            measurements += compare(of, Path(folder), rounds)
+        for of in chosen:
+            tfrecord.write(make_table(of), Path(folder) / of.file)
+        rates = {way: run_apart(way, chosen, Path(folder), rounds) for way in WAYS}
+    measurements = []
+    for of in chosen:
+        measurements += compare(of, {way: found.get(of.name, {}) for way, found in rates.items()})
     print_report(measurements, as_json=arguments.json)
 
 
