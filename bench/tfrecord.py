@@ -2,7 +2,7 @@
 
 Two sets: Examples with 10 int64, 10 float and 2 bytes features, and Examples with 784 floats. Each way to read ends
 with Arrow batches, each way to write with a file; rates are megabytes of the file per second of processor time, the
-best of some rounds. Peers run in environments of their own (peers.py).
+best of some rounds in which they take turns. Peers run in environments of their own (peers.py).
 
 `bare scan` is framing and checksums alone: what any reader has to do. Ours needs 0.17 ns for a byte, so for the 22
 scalars of a record to be read at 0.6 of it each may take 2.5 ns; TensorFlow's is shown beside it.
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -80,19 +80,26 @@ def make_table(of: Set) -> Any:
     return pa.table(columns)
 
 
-def best(rounds: int, work: Callable[[], object], *, made: Path | None = None) -> float:
-    """Return the processor seconds of the fastest round; short ones, which the kernel disturbs, are repeated more.
+def best(rounds: int, works: Mapping[str, Callable[[], object]], *, made: Path | None = None) -> dict[str, float]:
+    """Return the processor seconds of each work's fastest round.
 
-    The file that a round has made is removed: to replace a file, the kernel has to bring the new one to the disk.
+    They take turns, so that what disturbs the machine for a while disturbs all of them; short ones, which it disturbs
+    most, have more rounds. The file that a work has made is removed before the next: to replace a file, the kernel has
+    to bring the new one to the disk.
     """
-    seconds: list[float] = []
-    while len(seconds) < rounds or (sum(seconds) < STEADY_SECONDS and len(seconds) < MOST_ROUNDS):
-        if made is not None:
-            made.unlink(missing_ok=True)
-        started = time.process_time()
-        work()
-        seconds.append(time.process_time() - started)
-    return min(seconds)
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+
+    def is_steady(taken: list[float]) -> bool:
+        return len(taken) >= rounds and (sum(taken) >= STEADY_SECONDS or len(taken) >= MOST_ROUNDS)
+
+    while not all(map(is_steady, seconds.values())):
+        for name, work in works.items():
+            if made is not None:
+                made.unlink(missing_ok=True)
+            started = time.process_time()
+            work()
+            seconds[name].append(time.process_time() - started)
+    return {name: min(taken) for name, taken in seconds.items()}
 
 
 def drain(reader: Any) -> None:
@@ -116,13 +123,14 @@ def measure_gridflow(of: Set, path: Path, rounds: int) -> dict[str, float]:
     table = pa.Table.from_batches(batches)
     aside = path.with_suffix(".again")
     schema = table.schema
-    measured = {
-        "bare scan": best(rounds, lambda: scan_plainly(path)),
-        "read": best(rounds, lambda: drain(tfrecord.read(path, schema, threads=1))),
-        "read some": best(rounds, lambda: drain(tfrecord.read(path, schema, of.some, threads=1))),
-        "infer and read": best(rounds, lambda: drain(tfrecord.read(path, threads=1))),
-        "write": best(rounds, lambda: tfrecord.write(table, aside), made=aside),
+    works: dict[str, Callable[[], object]] = {
+        "bare scan": lambda: scan_plainly(path),
+        "read": lambda: drain(tfrecord.read(path, schema, threads=1)),
+        "read some": lambda: drain(tfrecord.read(path, schema, of.some, threads=1)),
+        "infer and read": lambda: drain(tfrecord.read(path, threads=1)),
+        "write": lambda: tfrecord.write(table, aside),
     }
+    measured = best(rounds, works, made=aside)
     assert aside.stat().st_size == path.stat().st_size
     aside.unlink()
     return measured
@@ -154,11 +162,12 @@ def measure_tensorflow(of: Set, path: Path, rounds: int) -> dict[str, float]:
                     arrays.append(pa.array(values))
             pa.RecordBatch.from_arrays(arrays, names=columns)
 
-    return {
-        "bare scan": best(rounds, lambda: drain(tf.data.TFRecordDataset(str(path)).batch(4096))),
-        "read": best(rounds, lambda: read(schema.names)),
-        "read some": best(rounds, lambda: read(of.some)),
+    works = {
+        "bare scan": lambda: drain(tf.data.TFRecordDataset(str(path)).batch(4096)),
+        "read": lambda: read(schema.names),
+        "read some": lambda: read(of.some),
     }
+    return best(rounds, works)
 
 
 def measure_protobuf(of: Set, path: Path, rounds: int) -> dict[str, float]:
@@ -190,13 +199,10 @@ def measure_protobuf(of: Set, path: Path, rounds: int) -> dict[str, float]:
                 features = {name: make_feature(cell) for name, cell in row.items()}
                 writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
 
-    measured = {
-        "read": best(rounds, lambda: read(schema.names)) * scale,
-        "read some": best(rounds, lambda: read(of.some)) * scale,
-        "write": best(rounds, write, made=aside) * scale,
-    }
+    works = {"read": lambda: read(schema.names), "read some": lambda: read(of.some), "write": write}
+    measured = best(rounds, works, made=aside)
     aside.unlink()
-    return measured
+    return {what: seconds * scale for what, seconds in measured.items()}
 
 
 def make_feature(cell: Any) -> Any:
@@ -255,11 +261,8 @@ def measure_tfx_bsl(of: Set, path: Path, rounds: int) -> dict[str, float]:
                 for payload in encoder.encode(batch):
                     writer.write(payload)
 
-    measured = {
-        "read": best(rounds, lambda: read(table.schema.names)),
-        "read some": best(rounds, lambda: read(of.some)),
-        "write": best(rounds, write, made=aside),
-    }
+    works = {"read": lambda: read(table.schema.names), "read some": lambda: read(of.some), "write": write}
+    measured = best(rounds, works, made=aside)
     aside.unlink()
     return measured
 
@@ -280,7 +283,7 @@ def measure_tfrecord(of: Set, path: Path, rounds: int) -> dict[str, float]:
         rows = list(itertools.islice(tfrecord_loader(str(path), None, description), count))
         pa.table({name: [row[name] for row in rows] for name in names})
 
-    return {"read": best(rounds, read) * of.records / count}
+    return {"read": best(rounds, {"read": read})["read"] * of.records / count}
 
 
 WAYS: dict[str, Callable[[Set, Path, int], dict[str, float]]] = {
