@@ -16,7 +16,7 @@ from gridflow.tfrecord.columns import Column, RecordType, plan
 from gridflow.tfrecord.files import Compression, FileSink, record_error
 
 #: Rows and bytes that are encoded at once.
-_SLICE_ROWS, _SLICE_BYTES = 8192, 1 << 20
+_SLICE_ROWS, _SLICE_BYTES = 8192, 2 << 20
 
 
 def write(
@@ -97,6 +97,9 @@ def _prepare(column: Column, array: pa.Array, first_row: int, name: str) -> pa.A
 
 
 def _refuse_null_elements(column: Column, array: pa.Array, first_row: int, name: str) -> None:
+    values = array.values if column.depth == 1 else array.values.values
+    if not values.null_count:
+        return  # nor has any part of them, which is costly to cut out
     lists = array if column.depth == 1 else array.flatten()
     if not lists.flatten().null_count:
         return
